@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system demo test test-fast test-vllm test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints clean
+.PHONY: help setup system demo test test-fast test-vllm test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -134,6 +134,16 @@ gpu:  ## on a machine with a GPU: CUDA tests, benchmarks and a traced run into .
 
 constraints: setup  ## pin what is installed now
 	@$(BIN)/python -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -v '^tokentrail' > constraints.txt
+	@$(MAKE) --no-print-directory locks
+
+# pip takes no hashes beside a folder that it installs, so those of the images stand in files of their own. The engine's image
+# has torch from an index of its choice.
+locks: setup  ## pin what the images install, with hashes
+	@mkdir -p docker/locks; echo "torch; sys_platform == 'never'" > docker/locks/.overrides
+	@for role in collector:cli,collector dashboard:dashboard engine:engine; do \
+		$(BIN)/uv pip compile pyproject.toml $$(echo $${role#*:} | sed 's/\([^,]*\),*/--extra \1 /g') --constraint constraints.txt --universal \
+			--python-version 3.11 --generate-hashes --no-annotate --no-header --quiet $$([ $${role%%:*} != engine ] || echo --overrides docker/locks/.overrides) \
+			--output-file docker/locks/$${role%%:*}.txt || exit 1; done; rm docker/locks/.overrides
 
 clean:  ## remove the environment and all that was built
 	rm -rf $(VENV) $(VLLM_VENV) .demo dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache

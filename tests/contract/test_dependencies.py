@@ -9,6 +9,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -108,10 +109,37 @@ def test_no_floor_has_a_known_hole(name):
     assert not [specifier for specifier in found if Version(HOLES[name]) in specifier]
 
 
+def pinned(text):
+    pins = re.findall(r"^([\w.-]+)==([^\s;]+)", text.lower(), re.MULTILINE)
+    return {name.replace("_", "-"): version for name, version in pins}
+
+
+@pytest.mark.parametrize(
+    ("role", "extras"), [("collector", ["cli", "collector"]), ("dashboard", ["dashboard"]), ("engine", ["engine"])]
+)
+def test_the_images_install_the_pinned_files(role, extras):
+    lock = (ROOT / "docker" / "locks" / f"{role}.txt").read_text()
+    pins, versions = pinned((ROOT / "constraints.txt").read_text()), pinned(lock)
+    assert {name.replace("_", "-").lower() for name in declared(extras)} - versions.keys() <= {"torch"}
+    assert {name: pins[name] for name in versions if name in pins} == {n: v for n, v in versions.items() if n in pins}
+    assert len(versions) - len(versions.keys() & pins.keys()) <= 5, "most are pinned by what the tests ran with"
+    assert all("--hash=sha256:" in part for part in re.split(r"\n(?=\S)", lock.strip()))
+    assert (
+        f"--require-hashes --no-deps --requirement docker/locks/{role}.txt"
+        in (ROOT / "docker" / "Dockerfile").read_text()
+    )
+
+
 def test_each_pin_is_within_its_range():
-    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text().lower(), re.MULTILINE))
-    pins = {name.replace("_", "-"): version for name, version in pins.items()}
+    pins = pinned((ROOT / "constraints.txt").read_text())
     texts = PROJECT["dependencies"] + [text for some in PROJECT["optional-dependencies"].values() for text in some]
     for requirement in map(Requirement, texts):
         if requirement.name != "tokentrail":
             assert pins[requirement.name.lower()] in requirement.specifier, requirement
+
+
+def test_the_audit_asks_about_each_file_of_pins():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "audit.yml").read_text())
+    files = workflow["jobs"]["packages"]["strategy"]["matrix"]["file"]
+    locks = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docker" / "locks").iterdir())]
+    assert files == ["constraints.txt", *locks]
