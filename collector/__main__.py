@@ -11,7 +11,8 @@ import sys
 from collector.service import Service
 from collector.settings import load_settings
 from collector.store.errors import StoreError
-from tokentrail import open_files
+from tokentrail import open_files, private_files
+from tokentrail.folders import of_a_collector
 
 logger = logging.getLogger("collector")
 
@@ -30,6 +31,11 @@ def main(arguments: list[str]) -> int:
         logging.getLogger(library).setLevel(logging.ERROR)
     # It tells of each scrape, with the whole address.
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    folder = of_a_collector(settings.data_dir)
+    if folder != settings.data_dir:
+        logger.info("the data folder is %s, that of `tokentrail up`", folder)
+        settings = settings.model_copy(update={"data_dir": folder})
+    os.umask(private_files.UMASK)
     if open_files.allow(_FILES) < _LEAST_FILES:
         logger.error("cannot start: it needs %d open files (ulimit -Hn, LimitNOFILE)", _LEAST_FILES)
         return 1

@@ -23,6 +23,17 @@ def folder(name: str | Path) -> Path:
     return path
 
 
+def of_a_collector(path: Path) -> Path:
+    """The collector's data folder that is meant: `tokentrail up` has its collector's inside its own."""
+    within = path / "collector"
+    return within if has_data(within) and not has_data(path) else path
+
+
+def has_data(path: Path) -> bool:
+    """Tell whether a folder is that of a collector, or of a restored backup, which has no log yet."""
+    return any((path / name).is_dir() for name in ("wal", "store"))
+
+
 def file(name: str | Path) -> Path:
     """The file with this name, which need not exist yet.
 

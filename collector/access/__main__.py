@@ -16,9 +16,10 @@ from collector.access.audit import AuditLog
 from collector.access.caller import Role
 from collector.access.keyring import utc_now
 from collector.access.keys import Key, KeyFileError, changing, make_key, read_keys
-from collector.data_dir import of_a_collector
+from collector.access.ownership import OwnershipError
 from collector.settings import Settings, describe_problems
 from collector.slo.durations import parse_duration
+from tokentrail.folders import of_a_collector
 
 
 def main(arguments: list[str]) -> int:
@@ -34,6 +35,9 @@ def main(arguments: list[str]) -> int:
         _ACTIONS[given.action](given, settings)
     except ValidationError as error:
         sys.stderr.write("".join(f"{line}\n" for line in describe_problems(error)))
+        return 1
+    except OwnershipError as error:
+        sys.stderr.write(f"error: {error.strerror}\n")
         return 1
     except OSError as error:
         where = f"{settings.data_dir} cannot be written: {error.strerror}; --data-dir names the collector's data folder"
@@ -155,7 +159,7 @@ def _expiry(text: str | None, now: datetime) -> datetime | None:
 
 
 def _audit(settings: Settings, event: str, key: Key) -> None:
-    AuditLog(settings.audit_file).write(
+    AuditLog(settings.audit_file, max_bytes=0).write(  # the collector's rotates
         event, key=key.id, role=key.role, tenant=key.tenant, route="tokentrail keys", user=_user()
     )
 

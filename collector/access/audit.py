@@ -14,7 +14,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO, Any, Final
 
-from collector.access import ownership
+from collector.access.ownership import placed
 
 logger = logging.getLogger(__name__)
 
@@ -88,11 +88,8 @@ class _PrivateFile(RotatingFileHandler):
         return bool(super().shouldRollover(record))
 
     def _open(self) -> Any:
-        path = Path(self.baseFilename)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        owner = ownership.owner(path)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        ownership.give(descriptor, owner)
+        with placed(Path(self.baseFilename)) as place:
+            descriptor = place.open(os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         return os.fdopen(descriptor, "a", encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name

@@ -9,25 +9,27 @@ would cost its time with every request.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import IO, Annotated, Final
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from collector.access import ownership
 from collector.access.caller import Role
+from collector.access.ownership import Place, placed
+from tokentrail import private_files
 
 _PREFIX: Final = "tokentrail"
+_LOCKED_S: Final = 30.0
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK
 _NO_KEY: Final = hashlib.sha256(b"").hexdigest()
 
 TenantName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")]
@@ -108,8 +110,12 @@ def _sha256(secret: str) -> str:
 
 def read_keys(path: Path) -> list[Key]:
     """Read the keys of a file; none when it is missing. Raises `KeyFileError`."""
+    return _read(path, lambda: os.open(path, _READ))
+
+
+def _read(path: Path, opened: Callable[[], int]) -> list[Key]:
     try:
-        keys = _File.model_validate_json(path.read_bytes()).keys
+        keys = _File.model_validate_json(_content(path, opened())).keys
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -125,43 +131,61 @@ def read_keys(path: Path) -> list[Key]:
     return keys
 
 
+def _content(path: Path, descriptor: int) -> bytes:
+    """All of a regular file. Others could be waited for without end: a pipe for its writer."""
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            msg = f"{path} is not a file of keys: it is no regular file"
+            raise KeyFileError(msg)
+        return file.read()
+
+
 @contextmanager
 def changing(path: Path) -> Iterator[list[Key]]:
     """Give the keys of a file as a list, and write the list back unless the block raises.
 
-    The file is replaced as a whole, only its owner may read it, and other writers wait meanwhile. Where root changes
-    it, the owner stays: `sudo tokentrail keys` must not hide the keys from a collector of another user. A link to the
-    file stays too: collectors that share a file must all see a key that is revoked.
+    The file is replaced as a whole, only its owner may read it, and other writers wait meanwhile, `_LOCKED_S` at most.
+    Where root changes it, the owner stays: `sudo tokentrail keys` must not hide the keys from a collector of another
+    user. A link to the file stays too, because collectors that share a file must all see a key that is revoked; but
+    root follows none that another user may have set. Raises `KeyFileError`, and OSError.
     """
-    path = _resolved(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock_path = path.with_name(f"{path.name}.lock")
-    owner = ownership.owner(lock_path)
-    with lock_path.open("a") as lock:
-        ownership.give(lock.fileno(), owner)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        keys = read_keys(path)
+    with ExitStack() as stack:
+        try:
+            place = stack.enter_context(placed(path))
+        except RuntimeError as error:  # links that lead to each other
+            msg = f"the keys in {path} cannot be read: {error}"
+            raise KeyFileError(msg) from None
+        stack.enter_context(_locked(place))
+        keys = _read(place.path, lambda: place.open(os.O_RDONLY))
         yield keys
-        _replace(path, _File(keys=keys).model_dump_json(indent=1, exclude_defaults=True).encode())
+        _replace(place, _File(keys=keys).model_dump_json(indent=1, exclude_defaults=True).encode())
 
 
-def _resolved(path: Path) -> Path:
+def _locked(place: Place) -> IO[str]:
+    lock = place.path.with_name(f"{place.name}.lock")
     try:
-        return path.resolve()
-    except RuntimeError as error:  # links that lead to each other
-        msg = f"the keys in {path} cannot be read: {error}"
-        raise KeyFileError(msg) from None
+        return private_files.held(place.open(private_files.LOCK, lock.name), wait_s=_LOCKED_S)
+    except BlockingIOError as error:
+        msg = (
+            f"{lock} has been held by another process for {_LOCKED_S:.0f} s: wait for another `tokentrail keys`, or end"
+            f" the process (`fuser {lock}`, as root, has its id)"
+        )
+        raise KeyFileError(msg) from error
 
 
-def _replace(path: Path, content: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # with mode 0600
+def _replace(place: Place, content: bytes) -> None:
+    temporary = f".{place.name}.{secrets.token_hex(8)}"
+    descriptor = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, temporary)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            ownership.give(descriptor, ownership.owner(path))
+            if place.owner:
+                with suppress(FileNotFoundError):
+                    old = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
+                    os.fchown(descriptor, old.st_uid, old.st_gid)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        os.replace(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     except BaseException:
-        Path(temporary).unlink()
+        os.unlink(temporary, dir_fd=place.folder)  # in an open folder
         raise

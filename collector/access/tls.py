@@ -32,8 +32,11 @@ class TlsFiles:
 
     def versions(self) -> tuple[tuple[int, int] | None, ...]:
         """Return the version of each file, which changes with its content, owner and mode; None for a missing file."""
-        files = (self.certificate, self.key, *([self.client_ca] if self.client_ca else []))
-        return tuple(map(_version, files))
+        return tuple(map(_version, self.all()))
+
+    def all(self) -> tuple[Path, ...]:
+        """The files that there are."""
+        return (self.certificate, self.key, *([self.client_ca] if self.client_ca else []))
 
 
 def _version(file: Path) -> tuple[int, int] | None:
@@ -92,6 +95,10 @@ class Tls:
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        for file in self._files.all():
+            if file.exists() and not file.is_file():
+                msg = f"{file} is no regular file"  # a pipe would be waited for
+                raise OSError(msg)
         if b"ENCRYPTED" in self._files.key.read_bytes():  # OpenSSL would ask the terminal, also in a handshake
             msg = "the key has a password: write it into a file without one"
             raise OSError(msg)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
 
 from collector.backup.archive import BackupError
 from collector.backup.restore import restore
+from tokentrail import private_files
 
 
 def main(arguments: list[str]) -> int:
@@ -19,6 +21,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    os.umask(private_files.UMASK)
     try:
         manifest = restore(archive, data_dir)
     except BackupError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import os
 import re
 import shutil
 import sys
@@ -17,9 +18,11 @@ from typing import Final
 
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from collector.data_dir import lock_folder, of_a_collector
+from collector.data_dir import lock_folder
 from collector.store.errors import StoreError
 from collector.store.store import Store
+from tokentrail import private_files
+from tokentrail.folders import of_a_collector
 
 _CODES: Final = frozenset(
     {
@@ -131,6 +134,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--set-aside", action="store_true")
     options = parser.parse_args(arguments)
     data_dir = of_a_collector(options.data_dir)
+    os.umask(private_files.UMASK)
     if not (data_dir / "store").is_dir():
         sys.stderr.write(f"{data_dir} has no embedded store: name the collector's --data-dir\n")
         return 2

@@ -17,6 +17,7 @@ ALLOWED = {
         "tokentrail.folders",
         "tokentrail.http_protocol",
         "tokentrail.open_files",
+        "tokentrail.private_files",
         "tokentrail.semconv",
         "tokentrail.version",
     },

@@ -13,12 +13,10 @@ from typer.testing import CliRunner
 
 import tokentrail
 from collector.access.__main__ import main as keys
-from tokentrail.cli import parts
 from tokentrail.cli.app import _terminated, app
 from tokentrail.cli.home import MARKER, owned
 from tokentrail.cli.processes import PORTS, Child, ProcessFailed, free_port, terminated, uninterrupted
 from tokentrail.cli.stack import Stack, choose_addresses
-from tokentrail.cli.up import _slos_of
 
 runner = CliRunner()
 
@@ -203,12 +201,6 @@ def test_a_folder_in_use_is_refused(tmp_path, command):
         owned(folder, command="demo", empty=True).__enter__()
     with owned(folder, command=command, empty=False):
         pass
-
-
-def test_up_judges_a_demos_recording_by_the_demos_slos(tmp_path):
-    assert _slos_of(tmp_path) == parts.folder() / "alerts" / "slos.yaml"
-    (tmp_path / "slos.yaml").touch()
-    assert _slos_of(tmp_path) == tmp_path / "slos.yaml"
 
 
 @pytest.mark.parametrize("command", ["up", "demo"])

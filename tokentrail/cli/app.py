@@ -74,6 +74,15 @@ SlosFile = Annotated[
     Path | None,
     typer.Option("--slos", help="SLO file; without it, the one that tokentrail ships.", exists=True, dir_okay=False),
 ]
+SlosOfFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--slos",
+        help="SLO file; without it, that of the last `up` on this folder, or the one that tokentrail ships.",
+        exists=True,
+        dir_okay=False,
+    ),
+]
 
 
 def _port(listener: str) -> Any:
@@ -102,7 +111,7 @@ def up(
     data_dir: Annotated[
         Path, typer.Option(parser=_folder, metavar="<path>", help="Folder for the collected data and the logs.")
     ] = Path("tokentrail-data"),
-    slos: SlosFile = None,
+    slos: SlosOfFolder = None,
     port_otlp_http: OtlpHttpPort = None,
     port_otlp_grpc: OtlpGrpcPort = None,
     port_api: ApiPort = None,

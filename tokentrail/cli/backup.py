@@ -15,6 +15,7 @@ from typing import Any, Final
 import httpx
 from rich.console import Console
 
+from tokentrail import private_files
 from tokentrail.cli import parts
 from tokentrail.cli.processes import ProcessFailed, uninterrupted
 from tokentrail.connection import client, in_words, way_out
@@ -69,7 +70,7 @@ def _take(answer: httpx.Response, partial: Path, target: Path) -> dict[str, Any]
     already is left alone.
     """
     try:
-        with partial.open("wb") as file:
+        with private_files.create(partial) as file:
             for chunk in answer.iter_raw():
                 file.write(chunk)
             file.flush()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
+from tokentrail import private_files
 from tokentrail.cli.processes import ProcessFailed
 
 MARKER = "tokentrail-folder"
@@ -30,8 +29,12 @@ def owned(folder: Path, *, command: str, empty: bool) -> Iterator[Path]:
                 f"{folder} holds files that `tokentrail {command}` did not make, and it would delete them: "
                 f"choose an empty or a new folder, or remove this one yourself"
             )
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = marker.open("a+")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = private_files.lock(marker)
+    except BlockingIOError:
+        raise ProcessFailed(
+            f"{folder} is in use by `tokentrail {_lines(marker)[1]}`: stop that process, or choose another folder"
+        ) from None
     except (FileExistsError, NotADirectoryError) as error:
         file = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
         raise ProcessFailed(f"{file} is a file and no folder: choose another folder") from error
@@ -40,13 +43,7 @@ def owned(folder: Path, *, command: str, empty: bool) -> Iterator[Path]:
             f"{folder} cannot be used ({error.strerror}): choose a folder where you may write"
         ) from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ProcessFailed(
-                f"{folder} is in use by `tokentrail {_lines(lock)[1]}`: stop that process, or choose another folder"
-            ) from None
-        owner = _lines(lock)[0] or command
+        owner = _lines(marker)[0] or command
         if empty and owner != command:
             raise ProcessFailed(
                 f"{folder} holds the recordings of `tokentrail {owner}`, and `tokentrail {command}` would delete them: "
@@ -60,10 +57,9 @@ def owned(folder: Path, *, command: str, empty: bool) -> Iterator[Path]:
         yield folder
 
 
-def _lines(marker: TextIO) -> tuple[str, str]:
+def _lines(marker: Path) -> tuple[str, str]:
     """The command that owns the folder, and the one that uses it; '' for a new marker."""
-    marker.seek(0)
-    owner, user, *_ = [*marker.read().splitlines(), "", ""]
+    owner, user, *_ = [*marker.read_text().splitlines(), "", ""]
     return owner, user
 
 

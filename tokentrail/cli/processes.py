@@ -12,6 +12,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tokentrail import private_files
+
 HOST = "127.0.0.1"
 PORTS = {"OTLP/HTTP": 4318, "OTLP/gRPC": 4317, "API": 8080, "engine": 8000, "dashboard": 8501, "Prometheus": 9090}
 """Port of each listener, unless the user names another one or another process has taken it."""
@@ -34,7 +36,7 @@ class Child:
         self.name = name
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as output:
+        with private_files.create(log) as output:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -1,5 +1,6 @@
 """A real collector that others reach: it refuses to start without keys, then asks for them on every port."""
 
+import os
 import re
 import shutil
 import ssl
@@ -49,6 +50,14 @@ def test_every_port_asks_for_a_key_and_a_new_one_counts_without_a_restart(tmp_pa
             with pytest.raises(grpc.RpcError, match="asks for a key"):
                 call(token_body(), timeout=120)
             assert call(token_body(), timeout=120, metadata=[*sender.items()]) == b""
+        (data / "keys.json").unlink()
+        os.mkfifo(data / "keys.json")  # which nobody writes to
+        said = "keys.json is not a file of keys: it is no regular file"
+        while said not in (tmp_path / "data.log").read_text():
+            assert collector.post(token_body(), **sender).status_code == 200
+            assert collector.get("/healthz").status_code == 200
+        assert collector.get("/metrics").status_code == 401
+        assert collector.stop() == 0
     assert '"event": "denied"' in (data / "audit.denied.jsonl").read_text()
 
 

@@ -1,12 +1,14 @@
 """Keys: made once, stored as hashes, found by their secret, and read again when their file changes."""
 
 import errno
+import fcntl
 import json
 import logging
 import os
 import re
 import stat
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +16,6 @@ import pytest
 from pydantic import ValidationError
 
 from collector.access.__main__ import main
-from collector.access.audit import AuditLog
 from collector.access.caller import Role
 from collector.access.keyring import Keyring
 from collector.access.keys import KeyFileError, Keys, changing, make_key, read_keys
@@ -196,25 +197,31 @@ def test_a_mistake_in_the_file_leaves_the_keys_as_they_were(path, caplog):
     assert keyring.in_use  # a lost file does not open the collector
 
 
-def deny_by_mode(monkeypatch):
+def opening(monkeypatch, refused):
+    """Make the system refuse to open files of keys with the error that `refused` returns for each."""
+    real = os.open
+
+    def opened(path, *arguments, **options):
+        error = refused(Path(path)) if str(path).endswith("keys.json") else None
+        if error:
+            raise OSError(error, os.strerror(error))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", opened)
+
+
+def by_mode(path):
     """Deny to read files by their mode, also where root runs the tests."""
-    read = Path.read_bytes
-
-    def read_bytes(path):
-        if not path.stat().st_mode & stat.S_IRUSR:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    return 0 if path.stat().st_mode & stat.S_IRUSR else errno.EACCES
 
 
 def test_a_file_that_may_be_read_again_is_read_again(path, monkeypatch, caplog):
-    deny_by_mode(monkeypatch)
     clock = Monotonic()
     key, secret = add(path, Role.READ, "a", NOW)
     keyring = Keyring(path, monotonic_s=clock)
     with changing(path) as keys:
         keys[0] = key.model_copy(update={"revoked": NOW})
+    opening(monkeypatch, by_mode)
     path.chmod(0)
     clock.now += 1
     assert keyring.find(secret).state(NOW) == "valid"
@@ -230,7 +237,7 @@ def test_a_file_that_could_not_be_opened_once_is_read_again_unchanged(path, monk
     keyring = Keyring(path, monotonic_s=clock)
     with changing(path) as keys:
         keys[0] = key.model_copy(update={"revoked": NOW})
-    monkeypatch.setattr(Path, "read_bytes", no_open_file)
+    opening(monkeypatch, lambda _: errno.EMFILE)
     for _ in range(3):
         clock.now += 1
         assert keyring.find(secret).state(NOW) == "valid"
@@ -238,15 +245,11 @@ def test_a_file_that_could_not_be_opened_once_is_read_again_unchanged(path, monk
     monkeypatch.undo()
     clock.now += 1
     assert keyring.find(secret).state(NOW) == "revoked"
-    monkeypatch.setattr(Path, "read_bytes", no_open_file)
+    opening(monkeypatch, lambda _: errno.EMFILE)
     path.touch()
     clock.now += 1
     keyring.find(secret)
     assert len(caplog.records) == 2, "the next time is said too"
-
-
-def no_open_file(_path):
-    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def test_a_link_to_the_file_stays_so_that_collectors_may_share_the_keys(path, tmp_path):
@@ -275,17 +278,6 @@ def test_links_that_lead_to_each_other_are_no_file_of_keys(tmp_path, capsys, mon
     assert len(told.splitlines()) == 1
 
 
-def test_files_that_root_makes_belong_to_the_owner_of_their_folder(path, monkeypatch):
-    given = []
-    path.parent.mkdir()
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(os, "fchown", lambda _, user, group: given.append((user, group)))
-    add(path, Role.READ, "a", NOW)
-    AuditLog(path.with_name("audit.jsonl")).write("created")
-    folder = path.parent.stat()
-    assert given == [(folder.st_uid, folder.st_gid)] * len(("the lock", "the keys", "the audit log"))
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 def test_a_key_that_root_makes_can_be_read_by_the_user_of_the_collector(path):
     path.parent.mkdir()
@@ -295,6 +287,95 @@ def test_a_key_that_root_makes_can_be_read_by_the_user_of_the_collector(path):
     os.chown(path, 1, 1)
     add(path, Role.READ, "a", NOW)
     assert path.stat().st_uid == 1
+
+
+def test_a_lock_that_another_process_holds_is_waited_for_a_time(path, monkeypatch):
+    add(path, Role.READ, "a", NOW)
+    monkeypatch.setattr("collector.access.keys._LOCKED_S", 0.3)
+    lock = path.with_name("keys.json.lock")
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(KeyFileError, match=rf"{lock} has been held by another process for 0 s: .*`fuser {lock}`"):
+            add(path, Role.READ, "b", NOW)
+    add(path, Role.READ, "c", NOW)
+    assert [key.tenant for key in read_keys(path)] == ["a", "c"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(path, kind, caplog):
+    clock = Monotonic()
+    key, secret = add(path, Role.READ, "a", NOW)
+    keyring = Keyring(path, monotonic_s=clock)
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/null")
+    clock.now += 1
+    assert keyring.find(secret) == key
+    told = "Is a directory" if kind == "folder" else "it is no regular file"
+    assert f"{told} (the keys stay as they were)" in caplog.text
+    for used in (lambda: Keyring(path), lambda: read_keys(path), lambda: add(path, Role.READ, "b", NOW)):
+        with pytest.raises(KeyFileError, match=told):
+            used()
+
+
+class Hanging:
+    """A file system that answers when it is told to."""
+
+    def __init__(self, monkeypatch):
+        self.answers = threading.Event()
+        self.asked = 0
+        self._stat = Path.stat
+        monkeypatch.setattr(Path, "stat", lambda path, **options: self.stat(path, **options))
+
+    def stat(self, path, **options):
+        if path.name == "keys.json":
+            self.asked += 1
+            assert self.answers.wait(300)
+        return self._stat(path, **options)
+
+
+def test_a_file_system_that_hangs_holds_up_one_caller_for_a_moment(path, monkeypatch, caplog):
+    monkeypatch.setattr("collector.access.keyring._PATIENCE_S", 0.2)
+    clock = Monotonic()
+    key, secret = add(path, Role.READ, "a", NOW)
+    keyring = Keyring(path, monotonic_s=clock)
+    with changing(path) as keys:
+        keys[0] = key.model_copy(update={"revoked": NOW})
+    hanging = Hanging(monkeypatch)
+    began = time.monotonic()
+    for _ in range(1000):
+        clock.now += 1
+        assert keyring.find(secret).state(NOW) == "valid"
+        assert keyring.in_use
+    assert time.monotonic() - began < 100
+    assert hanging.asked == 1, "one thread waits for it, not one of each second"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the keys in {path} cannot be read: the file system does not answer (the keys stay as they were)"
+    ]
+    hanging.answers.set()
+    end_s = time.monotonic() + 120
+    while keyring.find(secret).state(NOW) == "valid":
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    hanging.answers.clear()
+    clock.now += 1
+    assert keyring.find(secret).state(NOW) == "revoked"
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2, "it is said again"
+    hanging.answers.set()
+
+
+def test_a_start_does_not_wait_for_a_file_system_that_hangs(path, monkeypatch):
+    monkeypatch.setattr("collector.access.keyring._START_S", 0.2)
+    add(path, Role.READ, "a", NOW)
+    hanging = Hanging(monkeypatch)
+    with pytest.raises(KeyFileError, match=rf"the keys in {path} cannot be read: the file system has not answered"):
+        Keyring(path)
+    hanging.answers.set()
 
 
 def test_a_broken_file_ends_the_start(path):

@@ -210,6 +210,17 @@ def test_a_key_that_was_removed_is_an_error_once_and_not_with_each_handshake(mak
     assert [record.levelno for record in caplog.records if record.levelno > logging.WARNING] == [logging.ERROR]
 
 
+def test_a_pipe_in_place_of_a_file_is_an_error_and_not_waited_for(make, serve, caplog):
+    certificate, key = make("server")
+    url = serve(Tls(TlsFiles(certificate, key)))
+    key.unlink()
+    os.mkfifo(key)
+    assert common_name(url, certificate) == "localhost"
+    assert f"{key} is no regular file (the old certificate stays)" in caplog.text
+    with pytest.raises(ValueError, match=f"{key} is no regular file"):
+        Tls(TlsFiles(certificate, key))
+
+
 def test_a_new_ca_of_the_clients_counts_without_a_restart(make, serve):
     server, client = make("server"), make("client")
     url = serve(Tls(TlsFiles(*server, client_ca=client[0])))

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import stat
 import sys
 import threading
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ from rich.console import Console
 from collector.backup.__main__ import main as restore_main
 from collector.backup.archive import BackupError
 from collector.backup.cut import Backups
-from tests.collector.backup.archives import tokentrail
+from tests.collector.backup.archives import run_restore, tokentrail
 from tokentrail.cli import parts
 from tokentrail.cli.backup import backup, check_store, restore
 from tokentrail.cli.processes import ProcessFailed
@@ -72,6 +73,24 @@ def test_a_backup_is_on_the_disk_before_the_command_says_so(archive, tmp_path, m
     target = tmp_path / "again.tar"
     assert tokentrail("backup", target).exit_code == 0
     assert synced == [tmp_path / "again.tar.partial", tmp_path]
+
+
+def test_a_backup_is_for_its_user_alone_and_takes_the_place_of_what_waits_there(archive, tmp_path, monkeypatch):
+    data = archive.read_bytes()
+    monkeypatch.setattr(httpx.Client, "stream", lambda *_: nullcontext(httpx.Response(200, content=iter([data]))))
+    (tmp_path / "again.tar.partial").symlink_to(tmp_path / "victim")
+    (tmp_path / "victim").touch(0o644)
+    assert tokentrail("backup", tmp_path / "again.tar").exit_code == 0
+    assert stat.S_IMODE((tmp_path / "again.tar").stat().st_mode) == 0o600
+    assert (tmp_path / "victim").read_bytes() == b""
+
+
+def test_a_restored_folder_is_for_its_user_alone(archive, tmp_path):
+    restored = run_restore(archive, tmp_path / "new")
+    assert restored.returncode == 0
+    paths = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    assert len(paths) > 100
+    assert [path for path in paths if not path.is_symlink() and path.stat().st_mode & 0o077] == []
 
 
 def test_a_second_backup_to_the_same_file_leaves_the_first_alone(archive, tmp_path, monkeypatch):

@@ -1,0 +1,98 @@
+"""`tokentrail up` shows the data that is in its folder, and judges by the SLOs that it was told once."""
+
+import pytest
+from rich.console import Console
+
+from tokentrail.cli import parts, up
+from tokentrail.cli.processes import ProcessFailed
+from tokentrail.cli.stack import Stack
+
+SHIPPED = parts.folder() / "alerts" / "slos.yaml"
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """A function that runs `up` on a folder until its collector starts: the collector's folder and its SLO file."""
+    found = []
+
+    def collector(stack, data_dir):
+        found.append((data_dir, stack.slos))
+        raise KeyboardInterrupt
+
+    def run(home, slos=None):
+        up.run(Console(quiet=True), data_dir=home, slos=slos, ports={})
+        return found[-1]
+
+    monkeypatch.setattr(Stack, "collector", collector)
+    return run
+
+
+@pytest.mark.parametrize("made", [[], ["logs"], ["settings"], ["collector"], ["collector/wal"], ["collector/store"]])
+def test_the_collectors_folder_is_inside_that_of_up(started, tmp_path, made):
+    for name in made:
+        (tmp_path / name).mkdir(parents=True)
+    assert started(tmp_path) == (tmp_path / "collector", SHIPPED)
+
+
+@pytest.mark.parametrize("made", [["store"], ["wal"], ["store", "wal"], ["store", "collector"]])
+def test_a_restored_backup_and_a_collectors_own_folder_are_used_as_they_lie(started, tmp_path, made):
+    for name in made:
+        (tmp_path / name).mkdir()
+    assert started(tmp_path) == (tmp_path, SHIPPED)
+    assert started(tmp_path) == (tmp_path, SHIPPED), "also the next time"
+
+
+@pytest.mark.parametrize("here", ["store", "wal"])
+@pytest.mark.parametrize("within", ["store", "wal"])
+def test_data_in_two_places_is_refused_since_one_would_be_hidden(started, tmp_path, here, within):
+    (tmp_path / here).mkdir()
+    (tmp_path / "collector" / within).mkdir(parents=True)
+    with pytest.raises(ProcessFailed, match=rf"^{tmp_path} and {tmp_path}/collector have the data of a collector each"):
+        started(tmp_path)
+
+
+def test_the_slos_of_a_restored_backup_are_judged_by(started, tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "settings" / "ours.yaml").touch()
+    assert started(tmp_path) == (tmp_path, tmp_path / "settings" / "ours.yaml")
+    (tmp_path / "named.yaml").touch()
+    assert started(tmp_path, tmp_path / "named.yaml") == (tmp_path, tmp_path / "named.yaml")
+
+
+def test_the_slos_of_a_demos_recording_are_judged_by(started, tmp_path):
+    (tmp_path / "slos.yaml").touch()
+    assert started(tmp_path)[1] == tmp_path / "slos.yaml"
+
+
+def test_the_slo_file_is_remembered_until_another_is_named(started, tmp_path, monkeypatch):
+    home, first, second = tmp_path / "home", tmp_path / "first.yaml", tmp_path / "second.yaml"
+    for file in (first, second):
+        file.touch()
+    monkeypatch.chdir(tmp_path)
+    named = [None, first.relative_to(tmp_path), None, second, None, None]
+    assert [started(home, slos)[1] for slos in named] == [SHIPPED, first, first, second, second, second]
+    (home / "slos.yaml").touch()  # of a demo
+    assert started(home)[1] == second
+
+
+def test_a_remembered_slo_file_that_has_gone_is_named(started, tmp_path):
+    slos = tmp_path / "slos.yaml"
+    slos.touch()
+    started(tmp_path / "home", slos)
+    slos.unlink()
+    with pytest.raises(
+        ProcessFailed, match=rf"^{slos}, the SLO file of the last `up` on .*/home, is not there: name one"
+    ):
+        started(tmp_path / "home")
+    slos.touch()
+    assert started(tmp_path / "home")[1] == slos
+
+
+def test_what_up_makes_is_for_its_user_alone(started, tmp_path):
+    home = tmp_path / "home"
+    started(home)
+    assert {(path.name, path.stat().st_mode & 0o077) for path in (home, *home.iterdir())} == {
+        ("home", 0),
+        ("tokentrail-folder", 0),
+    }
