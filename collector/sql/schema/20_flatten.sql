@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS flat_spans
     end             DateTime64(9, 'UTC'),
     duration_ns     UInt64,
     text            Map(String, String),    -- attributes of type string
-    number          Map(String, Float64),   -- integers, doubles and booleans within 0…1e18; any other value is NaN
+    number          Map(String, Float64),   -- integers, doubles, booleans and numbers as text within 0…1e18; any other value is NaN
     attributes      $span_attributes,
     events          $span_events,
     status_code     Int32,                  -- 2 error
@@ -53,12 +53,15 @@ SELECT
     fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC') AS end,
     span.end_time_unix_nano - span.start_time_unix_nano AS duration_ns,
     $text AS text,
-    -- One array for each field: a function over the whole values would copy all of their fields, 3 µs a span.
+    -- One array for each field: a function over the whole values would copy all of their fields, 3 µs a span. Micrometer, and with it
+    -- Spring AI, sends each number as text.
     CAST((span.attributes.key, arrayMap(
-        (field, int, double, bool) -> if(
-            field IN ('bool_value', 'int_value', 'double_value') AND int + double + bool BETWEEN 0 AND 1e18, int + double + bool, nan),
-        span.attributes.value.value, span.attributes.value.int_value,
-        span.attributes.value.double_value, span.attributes.value.bool_value)), 'Map(String, Float64)') AS number,
+        (field, int, double, bool, string) -> if(
+            field IN ('bool_value', 'int_value', 'double_value', 'string_value')
+                AND (int + double + bool + if(field = 'string_value', toFloat64OrNull(string), 0) AS value) BETWEEN 0 AND 1e18,
+            assumeNotNull(value), nan),
+        span.attributes.value.value, span.attributes.value.int_value, span.attributes.value.double_value,
+        span.attributes.value.bool_value, span.attributes.value.string_value)), 'Map(String, Float64)') AS number,
     span.attributes AS attributes,
     span.events AS events,
     span.status.code AS status_code,

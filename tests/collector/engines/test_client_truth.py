@@ -89,7 +89,7 @@ SOURCES = {
     "agents-traceloop-chat": Source(
         tokens=(None,) * 4, ends={"left": "ok", "cancelled": "ok"}, error_types=False, spare=500 * MS
     ),
-    "agents-traceloop-responses": Source(error_types=False, spare=500 * MS),
+    "agents-traceloop-responses": Source(tokens=(7, 5, 3, 0), error_types=False, spare=500 * MS),
     "pydantic-ai-agent": PYDANTIC_AI,
     "pydantic-ai-openinference": PYDANTIC_AI,
     # CrewAI lets the call of a cancelled task end.

@@ -189,7 +189,7 @@ def test_processes_do_not_wrap_each_other(module_store):
 
 
 def test_a_count_that_is_none_is_not_known(module_store):
-    hostile = [-1, "12", 1e30, 2**32, float("nan"), ["1"]]
+    hostile = [-1, "twelve", "1e30", 1e30, 2**32, float("nan"), ["1"]]
     said = [{"gen_ai.usage.output_tokens": value, "gen_ai.usage.input_tokens": 7} for value in hostile]
     rows = insert_each(module_store, *said)
     found = [(row["input_tokens"], row["output_tokens"], row["tpot_ns"]) for row in rows]
@@ -205,7 +205,7 @@ def test_of_a_repeated_key_the_first_value_counts(module_store):
 def test_ttft_lies_within_the_request(module_store):
     said = [
         {"gen_ai.response.time_to_first_chunk": seconds, "gen_ai.usage.output_tokens": 5}
-        for seconds in (0.2, 0.7, -1.0, "0.2")
+        for seconds in (0.2, 0.7, -1.0, "0.7")
     ]
     assert [row["ttft_ns"] for row in insert_each(module_store, *said)] == [200 * MS, None, None, None]
 
@@ -241,10 +241,11 @@ def test_a_client_that_stopped_waiting_cancelled(module_store):
 
 
 def test_only_an_instrumentation_that_is_known_for_it_tells_an_abandoned_stream(module_store):
+    """The span of another one may have ended with the headers of the answer."""
     said = {"gen_ai.request.stream": True}
-    (other,) = insert(module_store, (1, None, 3, said)).values()
+    assert insert(module_store, (1, None, 3, said)) == {}
     (known,) = insert(module_store, (1, None, 3, said), scope="opentelemetry.instrumentation.genai.openai").values()
-    assert (other["status"], known["status"]) == ("ok", "cancelled")
+    assert known["status"] == "cancelled"
 
 
 def test_pydantic_ai_does_not_tell_each_finish_reason(module_store):

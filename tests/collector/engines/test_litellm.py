@@ -186,7 +186,7 @@ def test_a_request_that_v2_refused_before_any_call_is_a_row(module_store):
 
 
 def test_values_of_another_type_are_not_known(module_store):
-    said = {"gen_ai.operation.name": "acompletion", "gen_ai.usage.output_tokens": "12",
+    said = {"gen_ai.operation.name": "acompletion", "gen_ai.usage.output_tokens": "twelve",
             "gen_ai.usage.input_tokens": -1, "llm.is_streaming": "maybe"}  # fmt: skip
     ((row,),) = insert_each(module_store, ("litellm_request", {"attributes": said}))
     assert (row["input_tokens"], row["output_tokens"], row["ttft_ns"], row["status"]) == (None, None, None, "ok")

@@ -137,7 +137,7 @@ def test_an_instrumentation_of_another_client_that_says_nothing_of_streams_leave
 
 
 def test_a_count_that_is_none_is_not_known(module_store):
-    hostile = [-1, "12", 1e30, 2**40, True]
+    hostile = [-1, "twelve", 1e30, 2**40, True]
     known = {"llm.token_count.prompt": 4, "output.value": "[1]"}
     spans = [(n, None, known | {"llm.token_count.completion": value}, None) for n, value in enumerate(hostile, start=1)]
     rows = insert(module_store, next(IDS), spans)

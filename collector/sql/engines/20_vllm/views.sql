@@ -16,6 +16,9 @@ WITH
     nanoseconds(reported('gen_ai.latency.time_in_model_decode'), e2e) AS decode,
     nanoseconds(reported('kv_transfer'), e2e) AS transfer,
     prefill + ifNull(transfer, 0) + decode AS known,
+    $unless_more AS unless_more,
+    ifNull(counted('gen_ai.usage.input_tokens'), counted('gen_ai.usage.prompt_tokens')) AS input,
+    counted('gen_ai.usage.cache_read.input_tokens') AS cached,
     ifNull(counted('gen_ai.usage.output_tokens'), counted('gen_ai.usage.completion_tokens')) AS n
 SELECT
     start + toIntervalNanosecond(e2e) AS end,
@@ -32,9 +35,9 @@ SELECT
     text['tokentrail.slo_class'] AS slo_class,
     if(status_code = 2, 'error', 'ok') AS status,
     if(text['error.type'] != '', text['error.type'], $exception_in_status) AS error_type,
-    ifNull(counted('gen_ai.usage.input_tokens'), counted('gen_ai.usage.prompt_tokens')) AS input_tokens,
+    unless_more(input, cached, input) AS input_tokens,
     n AS output_tokens,
-    counted('gen_ai.usage.cache_read.input_tokens') AS cached_tokens,
+    unless_more(cached, cached, input) AS cached_tokens,
     first_ns AS ttft_ns,
     if(n > 1, (e2e - first_ns) / (n - 1), NULL) AS tpot_ns,
     e2e AS e2e_ns,

@@ -59,6 +59,9 @@ CREATE OR REPLACE MATERIALIZED VIEW sglang_requests TO requests AS
 WITH
     $reported AS reported,
     $counted AS counted,
+    $unless_more AS unless_more,
+    counted('gen_ai.usage.prompt_tokens') AS input,
+    counted('gen_ai.usage.cached_tokens') AS cached,
     (phase -> if(empty(phases), NULL, arraySum(arrayMap(p -> if(p.name = phase, p.duration_ns, 0), phases)))) AS phase_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
@@ -72,9 +75,9 @@ SELECT
     multiIf(status_code = 2, 'error', text['finish_reason'] = 'abort', 'cancelled', 'ok') AS status,
     if(text['error.type'] != '', text['error.type'], $exception_in_status) AS error_type,
     text['finish_reason'] AS finish_reason,
-    counted('gen_ai.usage.prompt_tokens') AS input_tokens,
+    unless_more(input, cached, input) AS input_tokens,
     n AS output_tokens,
-    counted('gen_ai.usage.cached_tokens') AS cached_tokens,
+    unless_more(cached, cached, input) AS cached_tokens,
     preemptions,
     first_ns AS ttft_ns,
     if(n > 1, (duration_ns - first_ns) / (n - 1), NULL) AS tpot_ns,
