@@ -98,7 +98,7 @@ def log(trace, span, end, said, parent=None):
 
 
 def test_a_stream_of_logfire_is_the_request_of_its_log(inserted):
-    """Its span ends with the headers. The log, which Logfire sends as a span without a duration, ends with the stream."""
+    """Its span ends with the headers. The log, a span without a duration, is sent when the stream ends."""
     end = T0 + 12 * SECOND
     headers = (1, 1, None, T0, 250 * MS, SPAN | {"request_data": '{"stream":true}'}, 0)
     (row,), kept = inserted(LOGFIRE, headers, log(2, 2, end, USAGE | {"duration": 11.75}))
