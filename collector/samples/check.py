@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -118,9 +118,12 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
     run = _Run(limits, limits.latest_ns())
     checked = ExportMetricsServiceRequest()
     for resource_metrics in request.resource_metrics:
-        metrics = _metrics(resource_metrics, run)
+        texts = {a.key: a.value.string_value for a in resource_metrics.resource.attributes}
+        if not texts.get(ENGINE):
+            texts[ENGINE] = engine_of(m.name for scope in resource_metrics.scope_metrics for m in scope.metrics)
+        metrics = _metrics(resource_metrics, texts, run)
         if metrics:
-            checked.resource_metrics.append(_resource(resource_metrics, metrics))
+            checked.resource_metrics.append(_resource(texts, metrics))
     message = "; ".join(
         f"{n} data points: {EXPLANATION[why]}" for why, n in sorted(run.dropped.items()) if why in EXPLANATION
     )
@@ -130,10 +133,7 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
     return Checked(checked.SerializeToString(), run.total, rejected, message, days, unwanted)
 
 
-def _resource(received: ResourceMetrics, metrics: list[Metric]) -> ResourceMetrics:
-    texts = {a.key: a.value.string_value for a in received.resource.attributes}
-    if not texts.get(ENGINE):
-        texts[ENGINE] = engine_of(metric.name for scope in received.scope_metrics for metric in scope.metrics)
+def _resource(texts: Mapping[str, str], metrics: list[Metric]) -> ResourceMetrics:
     made = ResourceMetrics()
     set_labels(made.resource, ((key, texts[key]) for key in _RESOURCE if texts.get(key)))
     made.scope_metrics.add(metrics=metrics)
@@ -146,17 +146,20 @@ def _data_points(metric: Metric) -> Sequence[Any]:
     return found
 
 
-def _metrics(resource_metrics: ResourceMetrics, run: _Run) -> list[Metric]:
-    """Return the points of one process by metric: of several own names for one common name, those of the best."""
+def _metrics(resource_metrics: ResourceMetrics, texts: Mapping[str, str], run: _Run) -> list[Metric]:
+    """Return the points of one process by metric: of several own names for one common name, those of the best.
+
+    `texts` are the attributes of its resource, with the engine.
+    """
     found: dict[_Key, dict[tuple[Labels, int], _Point]] = {}
     ranks: dict[_Key, int] = {}
-    of_process = [a.value.string_value for a in resource_metrics.resource.attributes if a.key in _RESOURCE]
+    of_process = [text for key, text in texts.items() if key in _RESOURCE]
     for metric in (m for scope in resource_metrics.scope_metrics for m in scope.metrics):
         kind = metric.WhichOneof("data")
         for data_point in _data_points(metric):
             run.total += 1
             try:
-                common, rank, point = _named(metric, _read(metric, kind, data_point), run)
+                common, rank, point = _named(metric, _read(metric, kind, data_point), texts[ENGINE], run)
                 _check_names(common, *of_process)
             except _DroppedError as dropped:
                 run.dropped[dropped.args[0]] += 1
@@ -176,9 +179,9 @@ def _metrics(resource_metrics: ResourceMetrics, run: _Run) -> list[Metric]:
     return [_metric(common, name, list(points.values())) for (common, name, _), points in found.items()]
 
 
-def _named(metric: Metric, point: _Point, run: _Run) -> tuple[str, int, _Point]:
+def _named(metric: Metric, point: _Point, engine: str, run: _Run) -> tuple[str, int, _Point]:
     """Return the common name, the rank of the own name, and the point in the unit of the common name."""
-    rule = rule_for(metric.name, dict(point.labels))
+    rule = rule_for(metric.name, dict(point.labels), engine)
     if rule is None:
         if not run.limits.all_names:
             raise _DroppedError(Reason.UNKNOWN_NAME)

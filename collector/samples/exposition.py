@@ -22,7 +22,7 @@ from typing import Final
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from collector.samples.names import engine_of, rules
+from collector.samples.names import engine_of, rule_for, rules
 
 _PARTS: Final = ("_bucket", "_sum", "_count")
 MOST_COUNT: Final = 2.0**53
@@ -59,12 +59,13 @@ class Exposition:
     each counts."""
 
 
-def read_exposition(text: str, *, time_ns: int, all_names: bool, most_series: int) -> Exposition:
+def read_exposition(text: str, *, time_ns: int, all_names: bool, most_series: int, engine: str = "") -> Exposition:
     """Read a page; lines of metrics that are not kept are not parsed. Raises ValueError for a line that is none.
 
-    Only metrics with a common name are kept, unless `all_names`.
+    Only metrics with a common name are kept, unless `all_names`. `engine` is the product; empty: the names tell.
     """
     kinds, lines, names = _divided(text, all_names=all_names)
+    engine = engine or engine_of(names)
     numbers: dict[str, dict[Labels, float]] = {}
     histograms: dict[str, dict[Labels, _Histogram]] = {}
     most_lines = _LINES_OF_A_SERIES * most_series
@@ -74,6 +75,8 @@ def read_exposition(text: str, *, time_ns: int, all_names: bool, most_series: in
             base, part = _histogram_part(sample.name, kinds)
             le = sample.labels.pop("le", "") if part == "_bucket" else ""
             labels = tuple(sorted(sample.labels.items()))
+            if not all_names and rule_for(base, sample.labels, engine) is None:
+                continue
             known = (histograms if part else numbers).setdefault(base, {})
             if labels not in known:
                 if series >= most_series:
@@ -93,7 +96,7 @@ def read_exposition(text: str, *, time_ns: int, all_names: bool, most_series: in
     metrics = [_number(name, kinds.get(name, ""), points, time_ns) for name, points in numbers.items() if points]
     metrics += [_histogram(name, points, time_ns) for name, points in histograms.items() if points]
     kept = sum(len(getattr(metric, str(metric.WhichOneof("data"))).data_points) for metric in metrics)
-    return Exposition(metrics, engine_of(names), kept, too_many + series - kept)
+    return Exposition(metrics, engine, kept, too_many + series - kept)
 
 
 def _divided(text: str, *, all_names: bool) -> tuple[dict[str, str], list[str], set[str]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Final, Literal
@@ -42,7 +42,16 @@ class OwnName(_Model):
 
 class _Engine(_Model):
     prefixes: tuple[str, ...]
+    spellings: tuple[str, ...] = ()
+    alone: bool = False
+    not_with: Mapping[str, tuple[str, ...]] = {}
     names: Mapping[str, tuple[str | OwnName, ...]]
+
+    def spelled(self, name: str) -> Iterator[str]:
+        """Yield a name with the first prefix and with each other spelling of it."""
+        yield name
+        if name.startswith(self.prefixes[0]):
+            yield from (spelling + name.removeprefix(self.prefixes[0]) for spelling in self.spellings)
 
 
 class _Table(_Model):
@@ -59,6 +68,17 @@ class Rule:
     own: OwnName
     rank: int
     """Among the own names of one common name, 0 is the best."""
+    only_of: str = ""
+    """The engine whose processes alone have the name; empty: any process."""
+    not_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def fits(self, labels: Mapping[str, str], engine: str) -> bool:
+        """Tell whether it is for a series with these labels, of a process of this engine."""
+        return (
+            self.only_of in ("", engine)
+            and all(labels.get(label) == value for label, value in self.own.where.items())
+            and not any(labels.get(label, "").startswith(beginnings) for label, beginnings in self.not_with.items())
+        )
 
 
 @cache
@@ -80,26 +100,25 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
         UP: [Rule(UP, "gauge", OwnName(name=UP), 0)],
         "scrape_duration_seconds": [Rule(SCRAPE_DURATION, "gauge", OwnName(name="scrape_duration_seconds"), 0)],
     }
-    for engine in _table().engines.values():
-        for common, owns in engine.names.items():
-            for rank, own in enumerate(owns):
-                rule = own if isinstance(own, OwnName) else OwnName(name=own)
-                found.setdefault(rule.name, []).append(Rule(common, common_names()[common].kind, rule, rank))
+    for engine, table in _table().engines.items():
+        for common, owns in table.names.items():
+            given = [own if isinstance(own, OwnName) else OwnName(name=own) for own in owns]
+            spelled = [own.model_copy(update={"name": name}) for own in given for name in table.spelled(own.name)]
+            for rank, own in enumerate(spelled):
+                kind, only_of = common_names()[common].kind, engine if table.alone else ""
+                found.setdefault(own.name, []).append(Rule(common, kind, own, rank, only_of, table.not_with))
     return {name: tuple(of_name) for name, of_name in found.items()}
 
 
-def rule_for(name: str, labels: Mapping[str, str]) -> Rule | None:
-    """Find the rule of a series; None for a series that has no common name."""
-    for rule in rules().get(name, ()):
-        if all(labels.get(label) == value for label, value in rule.own.where.items()):
-            return rule
-    return None
+def rule_for(name: str, labels: Mapping[str, str], engine: str) -> Rule | None:
+    """Find the rule of a series of a process of this engine; None for a series that has no common name."""
+    return next((rule for rule in rules().get(name, ()) if rule.fits(labels, engine)), None)
 
 
 def engine_of(names: Iterable[str]) -> str:
     """Tell the engine by the names of a process's metrics; empty when no known prefix occurs."""
     seen = tuple(names)
     for engine, table in _table().engines.items():
-        if any(name.startswith(table.prefixes) for name in seen):
+        if any(name.startswith(table.prefixes + table.spellings) for name in seen):
             return engine
     return ""

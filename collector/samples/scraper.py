@@ -219,7 +219,9 @@ class Scraper:
                         raise _ScrapeError(ScrapeResult.BUSY)
                 encoding = response.headers.get("content-encoding", "identity")
                 loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._readers, self._read, bytes(body), encoding, time_ns)
+                return await loop.run_in_executor(
+                    self._readers, self._read, bytes(body), encoding, time_ns, target.engine
+                )
             finally:
                 self._under_way -= len(body)
 
@@ -231,7 +233,7 @@ class Scraper:
             self._note(str(self._bearer_file), str(error))
             raise _ScrapeError(ScrapeResult.BEARER_FILE) from error
 
-    def _read(self, body: bytes, encoding: str, time_ns: int) -> Exposition:
+    def _read(self, body: bytes, encoding: str, time_ns: int, engine: str) -> Exposition:
         try:
             text = decompress(body, encoding, self._limits.max_bytes).decode()
         except TooLargeError as error:
@@ -240,7 +242,11 @@ class Scraper:
             raise _ScrapeError(ScrapeResult.ENCODING) from error
         try:
             return read_exposition(
-                text, time_ns=time_ns, all_names=self._limits.all_names, most_series=self._limits.max_series
+                text,
+                time_ns=time_ns,
+                all_names=self._limits.all_names,
+                most_series=self._limits.max_series,
+                engine=engine,
             )
         except (ValueError, KeyError, IndexError, OverflowError) as error:
             raise _ScrapeError(ScrapeResult.PARSE) from error

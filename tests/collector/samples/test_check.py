@@ -73,6 +73,57 @@ def resource(checked):
     return {a.key: a.value.string_value for a in made.resource.attributes}
 
 
+@pytest.mark.parametrize(
+    ("spelled", "engine"),
+    [
+        ("ray_vllm:num_requests_running", "vllm"),
+        ("ray_vllm_num_requests_running", "vllm"),
+        ("vllm_num_requests_running", "vllm"),
+        ("sglang_num_running_reqs", "sglang"),
+        ("llamacpp_requests_processing", "llama.cpp"),
+    ],
+)
+def test_other_spellings_of_a_name_are_read(spelled, engine):
+    checked = Push().gauge(spelled, 4).check()
+    assert points(checked) == [("gauge", "running", spelled, {}, 4)]
+    assert resource(checked) == {"tokentrail.engine": engine}
+
+
+def test_every_name_has_the_spellings_of_its_engine():
+    """Labels that choose, histograms and totals of sums too."""
+    for name in ("ray_vllm_time_to_first_token_seconds", "vllm_request_queue_time_seconds"):
+        assert points(Push().histogram(name, [1], [1, 1]).check())[0][0] == "histogram"
+    chosen = (
+        Push().sum("sglang_realtime_tokens_total", 5, mode="decode").sum("sglang_realtime_tokens_total", 7, mode="x")
+    )
+    for push, value in ((Push().sum("ray_vllm_generation_tokens_total", 30), 30), (chosen, 5)):
+        assert [(common, told) for _, common, _, _, told in points(push.check())] == [("generation_tokens", value)]
+
+
+def test_two_spellings_of_one_name_count_once():
+    push = Push().gauge("vllm:num_requests_running", 4).gauge("vllm_num_requests_running", 4)
+    checked = push.gauge("ray_vllm_num_requests_running", 4).check()
+    assert points(checked) == [("gauge", "running", "vllm:num_requests_running", {}, 4)]
+    assert checked.unwanted == {"other_name": 2}
+
+
+def test_what_a_router_says_of_another_process_is_left_out():
+    push = Push().gauge("vllm:num_requests_running", 4, server="http://10.0.0.1:8000")
+    checked = push.gauge("vllm:num_requests_running", 3, server="rack-7").check()
+    assert [value for *_, value in points(checked)] == [3]
+    assert checked.unwanted == {"unknown_name": 1}
+
+
+def test_names_without_a_prefix_are_those_of_nim_alone():
+    assert points(Push().gauge("num_requests_running", 4).check()) == []
+    assert points(Push(tokentrail_engine="mine").gauge("num_requests_running", 4).check()) == []
+    told = Push(tokentrail_engine="nim").gauge("num_requests_running", 4).check()
+    by_names = Push().gauge("num_requests_running", 4).gauge("num_request_max", 2048).check()
+    for checked in (told, by_names):
+        assert points(checked) == [("gauge", "running", "num_requests_running", {}, 4)]
+        assert resource(checked)["tokentrail.engine"] == "nim"
+
+
 def test_points_get_their_common_names_and_the_process_its_engine():
     checked = (
         Push(service_name="chat", service_instance_id="i", host_name="secret")

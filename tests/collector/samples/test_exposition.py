@@ -164,8 +164,8 @@ def test_the_table_of_names_is_consistent():
         for rule in of_name:
             assert rule.common in common_names()
             assert math.isfinite(rule.own.scale)
-    assert rule_for("nv_trt_llm_request_metrics", {"request_type": "waiting"}).common == "waiting"
-    assert rule_for("nv_trt_llm_request_metrics", {"request_type": "max"}) is None
+    assert rule_for("nv_trt_llm_request_metrics", {"request_type": "waiting"}, "").common == "waiting"
+    assert rule_for("nv_trt_llm_request_metrics", {"request_type": "max"}, "") is None
 
 
 def test_a_line_that_is_too_long_to_be_read_fails_the_page_if_it_is_kept():
@@ -183,3 +183,28 @@ def test_the_first_kind_of_a_name_counts():
 def test_a_label_may_have_characters_that_end_lines_elsewhere():
     page = read('vllm:num_requests_running{a="x\u2028y\x0c\x85"} 1\n')
     assert page.series == 1
+
+
+def test_what_a_router_says_of_other_processes_is_not_kept():
+    """They have these metrics on pages of their own, and both together would count each request twice."""
+    page = 'vllm:num_requests_running{{server="{}"}} 3\nvllm:gpu_prefix_cache_hits_total{{server="{}"}} 9\n'
+    for engine in ("http://10.0.0.1:8000", "https://llm"):
+        assert read(page.format(engine, engine)).metrics == []
+    assert [metric.name for metric in read(page.format("rack 7", "a")).metrics] == [
+        "vllm:num_requests_running",
+        "vllm:gpu_prefix_cache_hits_total",
+    ]
+    assert read(page.format("http://a", "http://a"), all_names=True).series == 2
+
+
+def test_names_without_a_prefix_are_kept_of_a_page_of_nim_alone():
+    page = 'num_requests_running{model_name="m"} 3\nprompt_tokens_total 7\n'
+    assert read(page).metrics == []
+    assert read(page, engine="nim").series == 2
+    own = read(f"{page}num_request_max 2048\n")
+    assert (own.engine, sorted(metric.name for metric in own.metrics)) == (
+        "nim",
+        ["num_requests_running", "prompt_tokens_total"],
+    )
+    newer = read(f'{page}num_request_max 2048\nvllm:num_requests_running{{engine="0"}} 3\n')
+    assert (newer.engine, [metric.name for metric in newer.metrics]) == ("vllm", ["vllm:num_requests_running"])

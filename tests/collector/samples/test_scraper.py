@@ -304,6 +304,15 @@ def test_a_file_names_targets_and_a_target_that_leaves_it_is_left_alone(log, eng
     assert len(served.requests) <= count + 1, "one may have been under way"
 
 
+def test_a_file_says_that_a_target_is_nim(log, engine, scrape, tmp_path):
+    served, file = engine("num_requests_running 4\n"), tmp_path / "targets.yml"
+    file.write_text(f"- targets: ['{served.address}']\n  labels: {{job: chat, engine: nim}}\n")
+    scrape(f"plain={served.url.replace('127.0.0.1', 'localhost')}", files=[str(file)])
+    eventually(lambda: log.scrapes("chat") and log.scrapes("plain"))
+    assert log.scrapes("chat")[0][1]["num_requests_running"] == 4
+    assert log.scrapes("plain")[0][2]["up"] == {"reason": "no_metrics"}
+
+
 def test_a_name_is_one_target_per_address(log, engine, scrape):
     served = engine(PAGE)
     scrape(f"chat=dns+http://localhost:{served.address.rpartition(':')[2]}")
