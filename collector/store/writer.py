@@ -35,6 +35,7 @@ from collector.store.insert import (
     insert_otlp,
     native_block,
 )
+from collector.store.new_tokens import NewTokens
 from collector.store.part_folders import PartFolders
 from collector.store.parts import parts_of, row_count
 from collector.store.store import Store
@@ -122,6 +123,7 @@ class Writer:
         self._check_claims: Callable[[], None] = lambda: None
         self._insert = insert
         self._insert_block = insert_block
+        self._new_tokens = NewTokens(store)
         self._max_wait_s = max_wait_s
         self._callbacks: list[SegmentCallback] = []
         self._line_due = OnceAMinute()
@@ -199,8 +201,10 @@ class Writer:
 
     def _write_contents(self, segment: Segment, contents: Contents, frames: Sequence[Frame]) -> None:
         for part in parts_of(segment.id, frames, self._signal.plain):
-            if part.columns:
-                self._write_columns(f"{part.token}.columns", part.columns, announce=not part.frames)
+            columns = part.columns and self._until_done(self._new_tokens.of, part.columns)
+            if columns:
+                self._write_columns(f"{part.token}.columns", columns, announce=not part.frames)
+            self._new_tokens.forget(frame.payload for frame in part.frames)
             unchanged = contents.undamaged and not part.columns and len(part.frames) == len(contents.frames)
             # A server is sent the bytes that were read: its claims may have taken hours, and the disk damaged the file.
             as_file = unchanged and not self._claims

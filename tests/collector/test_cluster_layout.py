@@ -107,13 +107,15 @@ def test_views_of_a_landing_table_write_to_all_shards_and_the_others_to_their_ow
         name: (re.search(r" TO (\w+)", sql)[1], re.findall(r"\bFROM (\w+)", sql)[-1]) for name, sql in views.items()
     }
     assert ways["flatten_spans"] == ("flat_spans", "otlp_traces")
-    assert ways["tokentrail_tokens"] == ("tokens", "otlp_traces")
+    assert ways["tokentrail_tokens"] == ("new_tokens", "otlp_traces")
+    assert ways["store_tokens"] == ("tokens_local", "new_tokens_local")
     assert ways["tokentrail_route"] == ("tokentrail_spans", "flat_spans_local")
-    assert ways["tokentrail_requests"] == ("requests_local", "tokentrail_spans")
+    assert ways["tokentrail_requests"] == ("new_requests", "tokentrail_spans")
+    assert ways["store_requests"] == ("requests_local", "new_requests")
     assert ways["litellm_route"] == ("litellm_spans", "rare_spans")
     assert ways["route_unclaimed"] == ("unclaimed_spans", "flat_spans_local")
     assert ways["keep_unclaimed"] == ("spans_local", "unclaimed_spans")
-    assert ways["vllm_requests"] == ("requests_local", "vllm_spans")
+    assert ways["vllm_requests"] == ("new_requests", "vllm_spans")
     for name, (target, source) in ways.items():
         general = (
             "otlp_traces",
@@ -125,14 +127,21 @@ def test_views_of_a_landing_table_write_to_all_shards_and_the_others_to_their_ow
             "joined_spans_local",
             "spans_to_hold",
             "unclaimed_spans",
+            "new_requests",
+            "new_tokens_local",
         )
         assert source in general or source.split("_")[0] in name
         assert (source in ("otlp_traces", "otlp_metrics", "otlp_logs", "joins")) == (
-            target in ("flat_spans", "tokens", "samples", "joined_spans", "dynamo_logs")
+            target in ("flat_spans", "new_tokens", "samples", "joined_spans", "dynamo_logs")
         )
     assert ways["route_joins"] == ("joined_spans", "joins")
     assert ways["sglang_route_joined"] == ("sglang_joined", "joined_spans_local")
-    assert set(PROD.exchanges(read_schema())) == {"flat_spans_local", "joined_spans_local", "dynamo_logs_local"}
+    assert set(PROD.exchanges(read_schema())) == {
+        "flat_spans_local",
+        "joined_spans_local",
+        "dynamo_logs_local",
+        "new_tokens_local",
+    }
 
 
 def test_two_views_that_write_to_the_same_shards_would_lose_rows():

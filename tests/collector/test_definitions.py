@@ -202,3 +202,9 @@ def test_a_route_reads_a_table_that_gets_its_spans():
         "ai_sdk",
     }
     assert not behind & frequent
+
+
+@pytest.mark.parametrize("table", ["requests", "tokens"])
+def test_one_view_alone_stores_these_rows_because_it_leaves_out_those_that_are_stored(table):
+    views = [name for name, sql in read_schema().views.items() if f" TO {table} AS" in sql]
+    assert views == [f"store_{table}"]

@@ -11,7 +11,7 @@ from tests.collector.rows import SECOND
 from tests.collector.test_logs import dynamo
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
-from tests.support.otlp import Request
+from tests.support.otlp import Request, token_body
 from tests.support.stores import new_store
 from tokentrail import semconv
 
@@ -45,10 +45,10 @@ def collectors(server, tmp_path):
 STATE_AT = "tokentrail_collector_state_timestamp_seconds"
 
 
-def body(trace):
+def body(trace, count=3):
     request = Request()
     request.span("chat m", trace=trace, attributes={"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"})
-    return request.tokens(trace=trace, count=3).body()
+    return request.body() + token_body(trace=trace, count=count)
 
 
 def metric(collector, name):
@@ -112,6 +112,24 @@ def test_the_same_bytes_at_both_at_once_and_again_later_are_stored_once(server, 
     assert rows(server) == exactly(24)
     (requests,) = counters(collectors, "requests")
     assert sum(requests) == 24.0, "counters continue where they were"
+
+
+def test_spans_that_come_to_the_other_in_other_payloads_are_stored_once(server, collectors):
+    """A sender between has batched them anew. Many tokens take another way into the store than few."""
+    first, second = collectors
+    for many in (3, 1200):
+        traces = [many + n for n in range(4)]
+        sent = [body(trace, many) for trace in traces]
+        assert first.post(sent[0] + sent[1]).status_code == 200
+        settled(first)
+        assert second.post(sent[1] + sent[2]).status_code == 200
+        settled(second)
+        assert first.post(sent[2] + sent[3] + sent[0]).status_code == 200
+        settled(first)
+    found = "SELECT count(), uniqExact(trace_id), (SELECT count() FROM tokens) FROM requests"
+    assert server.http.post(server.url, content=found).text.split() == ["8", "8", str(4 * 3 + 4 * 1200)]
+    (requests,) = counters(collectors, "requests")
+    assert sum(requests) == 8.0
 
 
 def test_a_payload_that_timed_out_at_one_collector_and_went_to_the_other_is_stored_once(server, collectors):

@@ -5,53 +5,7 @@
 
 CREATE TABLE IF NOT EXISTS requests
 (
-    end               DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
-    start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
-    trace_id          FixedString(16),
-    span_id           FixedString(8),
-    parent_span_id    String,                                   -- '' for a root span
-    request_id        String,
-    engine            LowCardinality(String),                   -- the product that sent the spans: tokentrail, vllm, …
-    service           LowCardinality(String),
-    instance          LowCardinality(String),
-    variant           LowCardinality(String),
-    vantage           LowCardinality(String),                   -- server | client
-    operation         LowCardinality(String),
-    model             LowCardinality(String),
-    tenant            LowCardinality(String),
-    slo_class         LowCardinality(String),
-    status            LowCardinality(String),                   -- ok | error | cancelled
-    error_type        LowCardinality(String),
-    finish_reason     LowCardinality(String),
-    input_tokens      Nullable(UInt32)        CODEC(NONE),      -- NULL, here and below: not reported, or not a sensible number
-    output_tokens     Nullable(UInt32)        CODEC(NONE),
-    cached_tokens     Nullable(UInt32),
-    reasoning_tokens  Nullable(UInt32),
-    drafted_tokens    Nullable(UInt32),
-    accepted_tokens   Nullable(UInt32),
-    perplexity        Nullable(Float64),                        -- of the output tokens, as is the mean entropy
-    mean_entropy      Nullable(Float64),                        -- nats
-    preemptions       Nullable(UInt32),
-    ttft_ns           Nullable(UInt64),                         -- NULL also: no token was emitted
-    tpot_ns           Nullable(Float64),                        -- NULL also: fewer than two tokens in each answer
-    tpot_at_most_ns   Nullable(Float64),                        -- what a TPOT that is not known cannot exceed; NULL also: it is known
-    e2e_ns            UInt64,
-    queue_ns          Nullable(UInt64),
-    cold_start_ns     Nullable(UInt64),
-    prefill_ns        Nullable(UInt64),
-    decode_ns         Nullable(UInt64),
-    preempted_ns      Nullable(UInt64),
-    kv_transfer_ns    Nullable(UInt64),
-    stalled_ns        Nullable(UInt64),
-    first_visible_ns  Nullable(UInt64),                         -- arrival to the first token that is no hidden reasoning
-    wait_batch_ns     Nullable(UInt64),                         -- parts of the wait for the first step; NULL also: none
-    wait_tokens_ns    Nullable(UInt64),
-    wait_kv_ns        Nullable(UInt64),
-    wait_priority_ns  Nullable(UInt64),
-    segment           String                  CODEC(ZSTD),
-    ingested_at       DateTime64(3, 'UTC')    CODEC(Delta, ZSTD),
-    weight            Float64                 DEFAULT 1,        -- how many requests this one stands for (docs/numbers.md)
-    choices           UInt32                  DEFAULT 1,        -- the number of its answers that got tokens
+    $request_columns,
 
     -- Aggregate queries read these columns in place of the ones above. They are narrow, not NULL and not compressed, because
     -- reading is most of the work. Whole microseconds, rounded up: 0 cannot exist (no token has been emitted, or one alone in each answer; a queue
@@ -90,13 +44,7 @@ SETTINGS $durable,
 -- time. It has no span id: the id follows from the request's span id and the index.
 CREATE TABLE IF NOT EXISTS tokens
 (
-    minute            DateTime('UTC')         CODEC(Delta, ZSTD),   -- of its emission
-    trace_id          FixedString(16)         CODEC(ZSTD),
-    request_span_id   FixedString(8)          CODEC(ZSTD),
-    choice            UInt16                  CODEC(T64, ZSTD),     -- of a request with several answers (n > 1); 0 costs no bytes
-    token_index       UInt32                  CODEC(Delta, ZSTD),   -- within its choice
-    duration_us       UInt64                  CODEC(T64, ZSTD),     -- index 0: TTFT, others: ITL
-    step              Nullable(UInt64)        CODEC(Delta, ZSTD),   -- NULL: the sender named none
+    $token_columns,
     -- By which ITL looks a token's request up: one number in place of two ids. 0: a first token, which has no ITL.
     request_key       UInt64 MATERIALIZED if(token_index = 0, 0, cityHash64(trace_id, request_span_id)) CODEC(ZSTD)
 )

@@ -3,7 +3,7 @@
 -- their zeros too, so those read as not known.
 
 -- Reads the landing table itself: with a route between, the store would not know a segment that an older version inserted.
-CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO tokens AS
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO new_tokens AS
 WITH
     -- tokentrail/semconv.py: a token's span id is so many strides from its request's; the number is the inverse of the stride.
     reinterpretAsUInt64((reinterpretAsUInt64(reverse(span.span_id)) - reinterpretAsUInt64(reverse(span.parent_span_id)))
@@ -32,7 +32,7 @@ WHERE span.name = 'tokentrail.token';
 CREATE TABLE IF NOT EXISTS tokentrail_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_route TO tokentrail_spans AS SELECT * FROM flat_spans WHERE startsWith(claim, 'tokentrail.');
 
-CREATE OR REPLACE MATERIALIZED VIEW tokentrail_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW tokentrail_requests TO new_requests AS
 WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,

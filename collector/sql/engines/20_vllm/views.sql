@@ -5,7 +5,7 @@
 CREATE TABLE IF NOT EXISTS vllm_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW vllm_route TO vllm_spans AS SELECT * FROM flat_spans WHERE startsWith(claim, 'vllm.');
 
-CREATE OR REPLACE MATERIALIZED VIEW vllm_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW vllm_requests TO new_requests AS
 WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,

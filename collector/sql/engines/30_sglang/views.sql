@@ -55,7 +55,7 @@ SELECT
         arrayPushFront(arrayMap(ns -> greatest(ns, assumeNotNull(first_ns)), later_ns), assumeNotNull(first_ns)), []) AS token_ns
 FROM sglang_joined;
 
-CREATE OR REPLACE MATERIALIZED VIEW sglang_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW sglang_requests TO new_requests AS
 WITH
     $reported AS reported,
     $counted AS counted,
@@ -94,7 +94,7 @@ CREATE OR REPLACE MATERIALIZED VIEW sglang_phases TO phases AS
 $phases_of_requests
 FROM (SELECT trace_id, span_id AS request_span_id, start AS request_start, arrayJoin(phases) AS phase FROM sglang_requests_cut);
 
-CREATE OR REPLACE MATERIALIZED VIEW sglang_tokens TO tokens AS
+CREATE OR REPLACE MATERIALIZED VIEW sglang_tokens TO new_tokens AS
 SELECT
     toStartOfMinute(start + toIntervalNanosecond(ns)) AS minute,
     trace_id,

@@ -71,7 +71,7 @@ FROM dynamo_log_spans;
 CREATE TABLE IF NOT EXISTS dynamo_joined AS joined_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW dynamo_route_joined TO dynamo_joined AS SELECT * FROM joined_spans WHERE claim = 'dynamo.held.request';
 
-CREATE OR REPLACE MATERIALIZED VIEW dynamo_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW dynamo_requests TO new_requests AS
 WITH
     $nanoseconds AS nanoseconds,
     (key -> toFloat64OrNull(text[key])) AS sent,

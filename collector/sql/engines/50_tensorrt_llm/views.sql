@@ -60,7 +60,7 @@ FROM
     FROM tensorrt_llm_joined
 ) AS tensorrt_llm_servers;
 
-CREATE OR REPLACE MATERIALIZED VIEW tensorrt_llm_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW tensorrt_llm_requests TO new_requests AS
 WITH
     $reported AS reported,
     $counted AS counted,

@@ -4,7 +4,7 @@
 CREATE TABLE IF NOT EXISTS tgi_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW tgi_route TO tgi_spans AS SELECT * FROM rare_spans WHERE claim = 'tgi.request';
 
-CREATE OR REPLACE MATERIALIZED VIEW tgi_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW tgi_requests TO new_requests AS
 WITH
     $nanoseconds AS nanoseconds,
     (key -> toFloat64OrNull(extract(text[key], '^([0-9]+(?:[.][0-9]+)?)(?:ns|µs|ms|s)$$')) * transform(

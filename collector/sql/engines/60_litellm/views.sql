@@ -5,7 +5,7 @@ CREATE TABLE IF NOT EXISTS litellm_spans AS flat_spans ENGINE = Null;
 CREATE OR REPLACE MATERIALIZED VIEW litellm_route TO litellm_spans AS SELECT * FROM rare_spans WHERE startsWith(claim, 'litellm.');
 
 -- Numbers of tokens are 0 when the call failed: they are not known then. v1 sends some booleans and arrays as text.
-CREATE OR REPLACE MATERIALIZED VIEW litellm_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW litellm_requests TO new_requests AS
 WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,

@@ -9,7 +9,7 @@ CREATE OR REPLACE MATERIALIZED VIEW openinference_wrappers TO unclaimed_spans AS
 SELECT * FROM openinference_spans WHERE claim = '';
 
 -- The span of a stream that its reader abandoned has no status. The response id is in the answer's JSON alone.
-CREATE OR REPLACE MATERIALIZED VIEW openinference_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW openinference_requests TO new_requests AS
 WITH
     $reported AS reported,
     $counted AS counted,

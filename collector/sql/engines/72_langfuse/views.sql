@@ -10,7 +10,7 @@ SELECT * FROM langfuse_spans WHERE claim = '';
 
 -- Langfuse's client for openai sets the time of the first chunk for streams alone, and a finish reason for chat streams that
 -- have ended. Broken and abandoned streams look alike: no error, no reason.
-CREATE OR REPLACE MATERIALIZED VIEW langfuse_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW langfuse_requests TO new_requests AS
 WITH
     text['langfuse.observation.usage_details'] AS usage,
     (key -> accurateCastOrNull(if(JSONType(usage, key) IN ('Int64', 'UInt64'), JSONExtractFloat(usage, key), nan), 'UInt32')) AS used,

@@ -5,7 +5,7 @@ CREATE OR REPLACE MATERIALIZED VIEW traceloop_route TO traceloop_spans AS SELECT
 
 -- A stream has status OK also when it was abandoned or broken by an error; only then it has no finish reason. A response that failed
 -- has status OK and the reason `error`.
-CREATE OR REPLACE MATERIALIZED VIEW traceloop_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW traceloop_requests TO new_requests AS
 WITH
     $reported AS reported,
     $counted AS counted,
@@ -46,7 +46,7 @@ SELECT
 FROM traceloop_spans;
 
 -- A chunk is a token when the counts say nothing else. The chunk after the last token carries the usage.
-CREATE OR REPLACE MATERIALIZED VIEW traceloop_tokens TO tokens AS
+CREATE OR REPLACE MATERIALIZED VIEW traceloop_tokens TO new_tokens AS
 SELECT
     toStartOfMinute(start + toIntervalMicrosecond(at_us)) AS minute,
     trace_id,

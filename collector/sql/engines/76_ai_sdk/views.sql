@@ -9,7 +9,7 @@ CREATE OR REPLACE MATERIALIZED VIEW ai_sdk_wrappers TO unclaimed_spans AS
 SELECT * FROM ai_sdk_spans WHERE claim = '';
 
 -- A stream that its reader aborted has no finish reason. One that broke has the reason `error`, or `unknown` in version 5, and no usage.
-CREATE OR REPLACE MATERIALIZED VIEW ai_sdk_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW ai_sdk_requests TO new_requests AS
 WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,

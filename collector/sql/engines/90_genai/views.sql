@@ -14,7 +14,7 @@ FROM flat_spans WHERE flat_spans.claim = 'genai.request';
 CREATE OR REPLACE MATERIALIZED VIEW genai_wrappers TO unclaimed_spans AS
 SELECT * FROM genai_spans WHERE claim = '';
 
-CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO requests AS
+CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO new_requests AS
 WITH $unless_more AS unless_more
 SELECT
     end, start, trace_id, span_id, parent_span_id,
