@@ -34,7 +34,7 @@ from collector.receive.buffer import Buffer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.samples.setup import open_scraper
-from collector.settings import Settings, listed, split_address
+from collector.settings import Settings, split_address
 from collector.signals import SIGNALS, Signal
 from collector.slo.burn import burn_rules, load_windows
 from collector.slo.model import Slo, load_slos
@@ -53,6 +53,7 @@ from collector.store.store import Store
 from collector.store.usage import Usage
 from collector.wal.log import PAUSE, SegmentLog
 from collector.watermark import OldestWaiting, Watermark
+from tokentrail.hosts import names_in
 
 _LEAST_STOP_S: Final = 1.0
 """Every stage has this long to stop, also when those before it have used up the time."""
@@ -251,8 +252,8 @@ def open_access(settings: Settings, hosts: Sequence[str]) -> Access:
         logger.warning("callers without a key may do everything, although there are keys: --allow-anonymous is true")
     if settings.keys and not keyring.in_use and not settings.allow_anonymous:
         logger.warning("%s has no keys: callers without one may do everything until it has", settings.keys)
-    allowed = {name.lower() for name in (*listed(settings.allowed_hosts), *hosts)}
-    return Access(keyring, AuditLog(settings.audit_file), settings.allow_anonymous, frozenset(allowed - {""}))
+    allowed = names_in(settings.allowed_hosts, *hosts)
+    return Access(keyring, AuditLog(settings.audit_file), settings.allow_anonymous, allowed)
 
 
 def _command_of_a_key(settings: Settings) -> str:

@@ -1,29 +1,14 @@
 """Entry point: `streamlit run dashboard/app.py`. TOKENTRAIL_API_URL is the address of the collector's API,
-TOKENTRAIL_API_KEY the key that it asks for."""
+TOKENTRAIL_API_KEY the key that it asks for, and TOKENTRAIL_ALLOWED_HOSTS has the names under which a browser may ask,
+beside loopback names and addresses."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import streamlit as st
+from starlette.middleware import Middleware
+from streamlit.starlette import App
 
-from dashboard import components, filters
-from dashboard.views import overview, request, requests, variants
+from tokentrail.hosts import AllowedHosts, allowed_names
 
-HERE = Path(__file__).parent
-
-st.set_page_config(page_icon=str(HERE / "icon.svg"), layout="wide")
-st.logo(str(HERE / "logo.svg"), size="large", icon_image=str(HERE / "icon.svg"))
-components.style()
-page = st.navigation(
-    [
-        st.Page(overview.page, title="Overview", icon=":material/monitoring:", default=True),
-        st.Page(requests.page, title="Requests", icon=":material/list:", url_path="requests"),
-        st.Page(variants.page, title="Variants", icon=":material/compare_arrows:", url_path="variants"),
-        st.Page(request.page, title="Request", icon=":material/waterfall_chart:", url_path="request"),
-    ]
-)
-components.title(page.title)
-with st.spinner("Waiting for the collector", show_time=True):
-    st.session_state["view"] = filters.sidebar()
-    components.explained(page.run)
+app = App(Path(__file__).with_name("pages.py"), middleware=[Middleware(AllowedHosts, names=allowed_names())])

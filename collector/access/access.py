@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Final
 from collector.access.audit import AuditLog
 from collector.access.caller import ANYBODY, Caller, Role
 from collector.access.keyring import Keyring, utc_now
+from tokentrail.hosts import is_allowed, is_loopback
 
 
 class UnauthenticatedError(PermissionError):
@@ -80,7 +80,7 @@ class Access:
         if self.keyring.in_use and not self.allow_anonymous:
             msg = "this collector asks for a key: send `Authorization: Bearer KEY` (`tokentrail keys` makes one)"
             raise UnauthenticatedError(msg)
-        if host is not None and not self._is_allowed(host):
+        if host is not None and not is_allowed(host, self.allowed_hosts):
             msg = f"the host {host[:100]!r} is not one of this collector's; TOKENTRAIL_ALLOWED_HOSTS allows more"
             raise WrongHostError(msg)
         return ANYBODY
@@ -90,10 +90,6 @@ class Access:
             needed = role if role is Role.ADMIN else f"{role} or admin"
             msg = f"the key {caller.key_id} has the role {caller.role}; this needs {needed}"
             raise ForbiddenError(msg)
-
-    def _is_allowed(self, host: str) -> bool:
-        name = host_name(host)
-        return is_loopback(name) or _is_address(name) or name in self.allowed_hosts or "*" in self.allowed_hosts
 
 
 def _only(name: str, values: Sequence[str]) -> str | None:
@@ -105,28 +101,6 @@ def _only(name: str, values: Sequence[str]) -> str | None:
 
 OPEN: Final = Access()
 """Everybody may call: for a collector that others cannot reach."""
-
-
-def host_name(host: str) -> str:
-    """Return a Host header without its port: `A.b:80` is `a.b`, `[::1]:80` is `::1`."""
-    name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-    return name.lower().rstrip(".")
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether a host name or address can only be this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def check_exposure(

@@ -40,6 +40,7 @@ from instrumented_engine.server.schemas import (
 from instrumented_engine.server.service import Service
 from instrumented_engine.startup import Loaded
 from tokentrail import __version__
+from tokentrail.hosts import AllowedHosts, allowed_names
 
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 CLIENT_CLOSED_REQUEST = 499
@@ -64,6 +65,7 @@ def create_app(service: Service, kv_listener: socket.socket | None = None) -> Fa
 
     app = FastAPI(title="tokentrail instrumented engine", lifespan=lifespan)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    app.add_middleware(AllowedHosts, names=allowed_names(settings.host))
     app.add_middleware(Arrival)
     errors.install(app, service.error_answers)
     _add_openai_routes(app, service)

@@ -15,6 +15,7 @@ ALLOWED = {
     "collector": {
         "collector",
         "tokentrail.folders",
+        "tokentrail.hosts",
         "tokentrail.http_protocol",
         "tokentrail.open_files",
         "tokentrail.private_files",
@@ -22,7 +23,13 @@ ALLOWED = {
         "tokentrail.version",
     },
     "alerts": {"alerts", "collector.slo", "tokentrail.folders"},
-    "dashboard": {"dashboard", "tokentrail.connection", "tokentrail.formatting", "tokentrail.semconv"},
+    "dashboard": {
+        "dashboard",
+        "tokentrail.connection",
+        "tokentrail.formatting",
+        "tokentrail.hosts",
+        "tokentrail.semconv",
+    },
 }
 
 

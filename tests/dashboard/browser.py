@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
+PAGES = APP.with_name("pages.py")
+"""The script of `APP`, which AppTest runs without a server."""
 CHROMIUM_FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -24,6 +26,7 @@ CHROMIUM_FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP *.test 127.0.0.1",  # names that were rebound to this machine
     "--js-flags=--no-opt --no-maglev",  # a page is gone before optimised code pays
 ]
 REFRESH_OFTEN = "from dashboard import components; components._SHARE = 0.25; from streamlit.web.cli import main; main()"
@@ -31,12 +34,12 @@ REFRESH_OFTEN = "from dashboard import components; components._SHARE = 0.25; fro
 
 
 @contextmanager
-def streamlit(api_url: str, folder: Path, *, app: Path = APP, often: bool = False) -> Iterator[str]:
+def streamlit(api_url: str, folder: Path, *, app: Path = APP, often: bool = False, hosts: str = "") -> Iterator[str]:
     """Run the dashboard on a free port and yield its URL. Then its log must name none of our files: no traceback."""
     port = free_port(0)
     program = ["-c", REFRESH_OFTEN] if often else ["-m", "streamlit"]
     command = [sys.executable, *program, "run", str(app)]
-    environment = {"TOKENTRAIL_API_URL": api_url}
+    environment = {"TOKENTRAIL_API_URL": api_url, "TOKENTRAIL_ALLOWED_HOSTS": hosts}
     child = Child("dashboard", [*command, "--server.port", str(port)], folder / "streamlit.log", environment)
     try:
         child.wait_ready(f"http://127.0.0.1:{port}/_stcore/health", timeout_s=300)

@@ -61,3 +61,23 @@ def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
             assert "The collector cannot be reached" in words
             assert "TOKENTRAIL_API_URL" in words
             assert "Traceback" not in page.content()
+
+
+SOCKET = """url => new Promise(ended => {
+    const socket = new WebSocket(url);
+    socket.onopen = () => ended('open');
+    socket.onclose = () => ended('closed');
+})"""
+
+
+def test_a_page_that_rebinds_its_name_reads_nothing(page, tmp_path):
+    """The browser takes what it gets from http://rebound.test for that page's own, although it is this machine."""
+    with streamlit("http://127.0.0.1:9", tmp_path, hosts="mine.test") as url:
+        for host, status, socket in (("rebound.test", 421, "closed"), ("mine.test", 200, "open")):
+            there = url.replace("127.0.0.1", host)
+            for path in ("/", "/_stcore/health", "/requests", "/_stcore/host-config"):
+                answer = page.goto(there + path)
+                assert (path, answer.status) == (path, status)
+                assert ("TOKENTRAIL_ALLOWED_HOSTS" in answer.text()) == (status == 421)
+            assert page.evaluate(SOCKET, f"ws{there.removeprefix('http')}/_stcore/stream") == socket
+        page.goto("about:blank")

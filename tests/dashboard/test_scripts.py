@@ -7,7 +7,7 @@ from streamlit.util import calc_hash
 
 from dashboard import api
 from dashboard.views import overview
-from tests.dashboard.browser import APP
+from tests.dashboard.browser import PAGES
 
 TRACE = "a" * 32
 
@@ -26,7 +26,7 @@ def show(monkeypatch):
         monkeypatch.setattr(api, "_client", lambda _: client)
         api._fetched.clear()
         api._found.clear()
-        app = AppTest.from_file(str(APP), default_timeout=300)
+        app = AppTest.from_file(str(PAGES), default_timeout=300)
         app._page_hash = calc_hash(page)
         if page == "request":
             app.query_params["trace_id"] = TRACE

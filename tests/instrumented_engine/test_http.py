@@ -13,7 +13,7 @@ from .server_support import MODEL, post, served, tiny_loader
 
 WAIT_S = 120
 BODY = json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 3}).encode()
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: e\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 ALONE = HEAD + b"Connection: close\r\n"
 
 
@@ -74,7 +74,7 @@ def test_a_request_on_a_connection_too_many_is_told_when_to_come_again(monkeypat
         server.until(lambda: server.service.ready)
         others = [connect(server) for _ in range(3)]
         for other in others:
-            other.sendall(b"GET /healthz HTTP/1.1\r\nHost: e\r\n\r\n")
+            other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert other.recv(65536).startswith(b"HTTP/1.1 200 ")
         refused = post(server, "beyond")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
@@ -100,7 +100,7 @@ def test_a_client_that_takes_nothing_of_its_answers_loses_its_connection(monkeyp
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         silent.settimeout(WAIT_S)
         silent.connect(("127.0.0.1", httpx.URL(server.url).port))
-        requests = b"GET /metrics HTTP/1.1\r\nHost: e\r\n\r\n" * 1_000_000  # more than both sides take
+        requests = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1_000_000  # more than both sides take
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             silent.sendall(requests)
 

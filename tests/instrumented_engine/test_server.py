@@ -366,3 +366,9 @@ def test_tokenize_and_back(server):
     assert post("/detokenize", tokens=chat["tokens"]).json() == {"prompt": "user: a\n"}
     assert [post("/tokenize", **body).status_code for body in ({}, {"prompt": "a", "model": "x"})] == [400, 404]
     assert post("/detokenize", tokens=[999]).status_code == 400
+
+
+def test_a_name_that_a_page_rebound_is_refused(server):
+    for path in ("/v1/models", "/metrics", "/healthz"):
+        assert httpx.get(server.url + path, headers={"Host": "rebound.test"}).status_code == 421
+        assert httpx.get(server.url + path, headers={"Host": "localhost"}).status_code == 200

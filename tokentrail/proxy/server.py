@@ -13,8 +13,10 @@ from functools import partial
 import aiohttp
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+from aiohttp.typedefs import Handler
 
 from tokentrail import Trail, open_files, semconv
+from tokentrail.hosts import REFUSED, allowed_names, refusal
 from tokentrail.proxy.counters import Counters
 from tokentrail.proxy.problems import Connection
 from tokentrail.proxy.relay import Relay, leave_out_added
@@ -72,7 +74,14 @@ class Proxy:
         app.router.add_route("*", r"/{path:[\s\S]*}", self._relay.handle)
         app.on_response_prepare.append(leave_out_added)
         self.url = await self._listen(app, settings.listen, lambda reason: self._counters.refused.labels(reason).inc())
-        admin = web.Application()
+        names = allowed_names(address(settings.admin, "address")[0])
+
+        @web.middleware
+        async def by_its_name(request: web.Request, handler: Handler) -> web.StreamResponse:
+            why = refusal(request.headers.getall("Host", ()), names)
+            return await handler(request) if why is None else web.Response(text=f"{why}\n", status=REFUSED)
+
+        admin = web.Application(middlewares=[by_its_name])
         admin.router.add_get("/metrics", self._metrics)
         admin.router.add_get("/healthz", self._healthy)
         admin.router.add_get("/readyz", self._ready)

@@ -15,7 +15,6 @@ from collector.access.access import (
     UnauthenticatedError,
     WrongHostError,
     check_exposure,
-    host_name,
 )
 from collector.access.audit import AuditLog
 from collector.access.caller import ANYBODY, Role
@@ -128,13 +127,6 @@ def test_a_caller_without_a_key_must_use_a_name_of_the_collector(host, allowed):
 def test_a_caller_with_a_key_may_use_any_name(path):
     headers = add_key(path, "read", "acme")
     assert admit(access_to(path, allowed_hosts=frozenset()), "read", headers, host="slo.example").tenant == "acme"
-
-
-@pytest.mark.parametrize(
-    ("host", "name"), [("A.b:80", "a.b"), ("[::1]:80", "::1"), ("[::1]", "::1"), ("x", "x"), ("x.", "x"), ("", "")]
-)
-def test_host_names(host, name):
-    assert host_name(host) == name
 
 
 def test_each_refusal_is_a_line_of_the_audit_log(path):

@@ -349,3 +349,17 @@ def test_the_command_names_the_options_of_an_address_in_use(monkeypatch):
     refused = CliRunner().invoke(app, ["proxy", "--upstream", "http://127.0.0.1:9"])
     assert refused.exit_code == 1
     assert "address already in use: --listen and --admin name other addresses" in refused.output
+
+
+def test_the_admin_port_answers_no_page_that_rebound_its_name(monkeypatch):
+    monkeypatch.setenv("TOKENTRAIL_ALLOWED_HOSTS", "proxy.monitoring")
+
+    async def run():
+        async with proxied("http://127.0.0.1:9") as proxy, aiohttp.ClientSession() as session:
+            found = {}
+            for host in ("rebound.test", "proxy.monitoring:9464", "localhost"):
+                async with session.get(f"{proxy.admin_url}/metrics", headers={"Host": host}) as page:
+                    found[host] = page.status
+            return found
+
+    assert asyncio.run(run()) == {"rebound.test": 421, "proxy.monitoring:9464": 200, "localhost": 200}
