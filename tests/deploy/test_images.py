@@ -125,7 +125,7 @@ def test_each_role_starts_from_the_wheel(role, stages, installed):
     stage, parts = stages[role], installed / "tokentrail" / "parts"
     assert stage.workdir == "/opt/venv/parts"
     assert stage.entrypoint[:2] == ["python", "-m"]
-    app = str(parts / "dashboard" / "app.py")
+    app = str(parts / "dashboard" / "pages.py")
     run = {
         "dashboard": "from streamlit.testing.v1 import AppTest; "
         f"page = AppTest.from_file({app!r}).run(timeout=60); assert page.title and not page.exception, page.exception; "

@@ -19,7 +19,7 @@ _NEEDS: Final = {
     "collector": ("clickhouse_connect", "fastapi", "grpc", "prometheus_client", "pydantic_settings", "uvicorn"),
     "instrumented_engine": ("fastapi", "prometheus_client", "pydantic_settings", "torch", "transformers", "uvicorn"),
     "dashboard": ("httpx", "plotly", "streamlit"),
-    "alerts": ("yaml",),
+    "alerts": ("pydantic", "yaml"),
 }
 """Modules that each part imports and that only an extra brings."""
 _EXTRAS: Final = {"collector": "collector", "instrumented_engine": "engine", "dashboard": "dashboard", "alerts": "cli"}
