@@ -205,11 +205,14 @@ def build_api(
     counters = StoreCounters(own_queries, filled, slos, clock=clock, folder=data_dir, claims=claims)
     lost_after_ns = round(lost_after_s * 1e9)
     heard_until: Callable[[], int] = clock
+    complete_until: Callable[[], int] = clock
     if logs is not None:
         heard_until = Watermark(logs, clock, lost_after_ns=lost_after_ns, heard_until_ns=counters.heard_until_ns)
+        complete_until = heard_until.complete_until
     queries = Queries(store, query_settings)
     of_counters = counters.given_up_ns, counters.clocks
-    context = Context(queries, tuple(slos), windows, lost_after_ns, clock, heard_until, *of_counters)
+    times = clock, heard_until, complete_until
+    context = Context(queries, tuple(slos), windows, lost_after_ns, *times, *of_counters)
     own = replace(context, queries=own_queries)
     usage = Usage(store, data_dir, lambda: of_scrapes)
     live = Live(

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+_BATCH_NS: Final = 2_000_000_000
+"""The SDK sends once a second. Exporters of others with longer intervals are complete that much later."""
 _LONGEST_RETRY_NS: Final = 35_000_000_000
 """Senders that were refused try again after 30.5 s at the latest (tokentrail.export), then send the waiting ones."""
 
@@ -41,9 +43,24 @@ class Watermark:
         self._held_ns = now if heard_until_ns is None else min(heard_until_ns, now)
         # A new process has heard nothing yet: engines get the time in which they announce their requests again.
         self._resumes_ns: int | None = now + lost_after_ns + min(now - self._held_ns, _LONGEST_RETRY_NS)
+        self._announced_ns = self._resumes_ns
 
     def __call__(self) -> int:
         """The watermark now."""
+        return self._look()[0]
+
+    def complete_until(self) -> int:
+        """The time up to which the store has the requests that ended, as far as senders batch for two seconds at most.
+
+        A new process need not wait for announcements, but for those who could not send to the process before it.
+        """
+        heard_until, stored_until, now = self._look()
+        if self._resumes_ns == self._announced_ns and now >= self._announced_ns - self._lost_after_ns:
+            heard_until = stored_until
+        return heard_until - _BATCH_NS
+
+    def _look(self) -> tuple[int, int, int]:
+        """The watermark, the time up to which what was received is stored, and the time now."""
         with self._lock:
             now = self._clock()
             waiting = [since for log in self._logs if (since := log()) is not None]
@@ -58,4 +75,4 @@ class Watermark:
             elif not is_held:
                 self._held_ns = stored_until
             self._looked_ns = now
-            return min(self._held_ns, stored_until)
+            return min(self._held_ns, stored_until), stored_until, now

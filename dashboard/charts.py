@@ -68,6 +68,8 @@ class Chart:
             "yaxis": {"rangemode": "tozero", "nticks": 5, "gridcolor": GRID, "zeroline": False, "automargin": True},
         }  # fmt: skip
         self.shows_legend = True
+        if (until := instant(window["complete_until"])) < self.end:
+            self.band(until, self.end, palette.INCOMPLETE)
 
     def at(self, moment: datetime) -> str:
         """A time as the axis takes it: on the reader's clock."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 
 import streamlit as st
 
@@ -14,7 +14,7 @@ from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
 from tokentrail.connection import OTHER_FORM
-from tokentrail.formatting import clock, plain, without_user
+from tokentrail.formatting import clock, data_until, plain, without_user
 
 _log = logging.getLogger(__name__)
 _last = {"took_s": 0.5}
@@ -113,6 +113,12 @@ def metric(name: str, value: str, *, quantile: str = "", note: str | None = None
         st.metric(f"{name} {quantile}".rstrip(), value, help=HELP[name])
         if note is not None:
             st.caption(note)
+
+
+def span(window: Json, zone: tzinfo) -> None:
+    """Say which time an answer is about, and up to when it is complete."""
+    until = data_until(window, zone)
+    st.caption(f"{clock(window['start'], zone)} – {clock(window['end'], zone)}" + (f" · {until}" if until else ""))
 
 
 def no_data() -> None:

@@ -67,23 +67,29 @@ class Series:
 def on_grid(answer: Json, names: Sequence[str], window: Json, missing: float | None = None) -> Series:
     """A `/timeseries` answer as a Series with every bucket of the window. `missing` fills the absent buckets.
 
-    Pass 0 for rates (nothing happened); leave None for percentiles and gauges (the value is unknown).
+    Pass 0 for rates (nothing happened); leave None for percentiles and gauges (the value is unknown). Nothing is known
+    of buckets behind the time up to which the window is complete.
     """
+    known_until = _unix(window["complete_until"])
     step = float(answer["step_s"])
     found = {_unix(point["t"]): point for point in answer["points"]}
     first, last = _unix(window["start"]) // step, _unix(window["end"]) // step
     grid = [round(index * step, 6) for index in range(int(first), int(last) + 1)]
     if grid and grid[-1] not in found and grid[-1] == _unix(window["end"]):
         grid.pop()  # the window ends at the moment at which this bucket begins
-    values = {name: [found[at].get(name) if at in found else missing for at in grid] for name in names}
+    absent = {at: missing if at < known_until else None for at in grid}
+    values = {name: [found[at].get(name) if at in found else absent[at] for at in grid] for name in names}
     return Series([datetime.fromtimestamp(at, UTC) for at in grid], values)
 
 
 def goodput(answer: Json, requests: Series, window: Json) -> Series:
-    """Goodput in every bucket of the window: 0 without a request, and unknown where nobody judges the requests."""
+    """Goodput in every bucket of the window: 0 without a request, and unknown where nobody judges the requests.
+
+    It is unknown too where the number of requests is.
+    """
     known = on_grid(answer, ("value",), window)
     ended = requests.values["value"]
-    filled = [0.0 if value is None and not n else value for value, n in zip(known.values["value"], ended, strict=True)]
+    filled = [0.0 if value is None and n == 0 else value for value, n in zip(known.values["value"], ended, strict=True)]
     return Series(known.times, {"value": filled})
 
 

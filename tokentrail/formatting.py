@@ -107,6 +107,16 @@ def clock(text: str | None, zone: tzinfo = UTC) -> str:
     return UNDEFINED if moment is None else f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
+def data_until(window: Mapping[str, Any], zone: tzinfo = UTC) -> str:
+    """How far an answer of the API about a window is complete: `data until 14:03:10 UTC`. Empty if it is up to its end.
+
+    With the day, if the window ends on another one.
+    """
+    until, end = (instant(window[name]).astimezone(zone) for name in ("complete_until", "end"))
+    day = "" if until.date() == end.date() else f"{until:%Y-%m-%d} "
+    return f"data until {day}{until:%H:%M:%S %Z}" if until < end else ""
+
+
 def without_user(url: str) -> str:
     """An address without the user and the password in it: logs and outputs are pasted into chats and issues.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -22,16 +23,28 @@ def seconds(ns: float | None) -> float | None:
 
 
 class WindowOut(BaseModel):
-    """The window of time that was asked about."""
+    """The window of time that was asked about.
+
+    What ended before `complete_until` is in the answer. Later requests may be on their way. `covered_s` is the time of
+    the window before it, by which rates divide; 0 where the window begins later.
+    """
 
     start: str
     end: str
     seconds: float
+    complete_until: str
+    covered_s: float
 
     @classmethod
-    def of(cls, window: Window) -> WindowOut:
+    def of(cls, window: Window, complete_ns: int) -> WindowOut:
         """The window as answers repeat it."""
-        return cls(start=rfc3339(window.start_ns), end=rfc3339(window.end_ns), seconds=window.seconds)
+        return cls(
+            start=rfc3339(window.start_ns),
+            end=rfc3339(window.end_ns),
+            seconds=window.seconds,
+            complete_until=rfc3339(min(window.end_ns, complete_ns)),
+            covered_s=window.complete(complete_ns).seconds,
+        )
 
 
 class ThresholdsOut(BaseModel):
@@ -76,13 +89,27 @@ class Distribution(BaseModel):
         )  # fmt: skip
 
 
-def tokens_per_s(tokens: Number | None, requests: Number, window: Window) -> float | None:
-    """A sum of tokens as a rate. None when there are requests and none of them says how many tokens it had."""
-    return None if tokens is None and requests else (tokens or 0) / window.seconds
+def per_s(n: Number | None, covered_s: float) -> float | None:
+    """A count as a rate; None for an unknown count, or in a time of which nothing is known yet."""
+    return None if n is None or not covered_s else n / covered_s
+
+
+@dataclass(frozen=True)
+class Covered:
+    """The requests that ended in the part of a window that is complete, and the sums over them."""
+
+    seconds: float
+    requests: Counts
+    sums: Mapping[str, Number | None]
+
+    def tokens_per_s(self, name: str, requests: Number) -> float | None:
+        """A sum of tokens as a rate. None when there are requests and none of them says how many tokens it had."""
+        tokens = self.sums.get(name)
+        return per_s(None if tokens is None and requests else tokens or 0, self.seconds)
 
 
 class Goodput(BaseModel):
-    """Good requests, and the output tokens that belong to them, per second.
+    """Good requests, and the output tokens that belong to them, per second of the time that is complete.
 
     Null when none of the requests is judged, because no SLO selects them or a value is not known.
     """
@@ -91,11 +118,13 @@ class Goodput(BaseModel):
     output_tokens_per_s: float | None
 
     @classmethod
-    def of(cls, requests: Counts, tokens: Mapping[str, Number | None], window: Window) -> Goodput:
-        """Goodput of a window, from the counts and sums of `evaluation.count`."""
-        per_s = requests.goodput(window.seconds)
-        of_tokens = tokens_per_s(tokens.get("tokens_good"), requests.good, window)
-        return cls(requests_per_s=per_s, output_tokens_per_s=None if per_s is None else of_tokens)
+    def of(cls, covered: Covered) -> Goodput:
+        """Goodput of a window."""
+        known = covered.requests.good_is_known
+        return cls(
+            requests_per_s=per_s(covered.requests.good, covered.seconds) if known else None,
+            output_tokens_per_s=covered.tokens_per_s("tokens_good", covered.requests.good) if known else None,
+        )
 
 
 class PhaseOut(BaseModel):

@@ -28,6 +28,8 @@ class Context:
     """Unix nanoseconds."""
     heard_until: Callable[[], int] = field(repr=False)
     """Unix nanoseconds up to which the store has everything that was received (collector.watermark)."""
+    complete_until: Callable[[], int] = field(repr=False)
+    """Unix nanoseconds up to which the store has the requests that ended (collector.watermark). Read it before rows."""
     given_up_ns: Callable[[str], int] = field(repr=False)
     """When the request of a key was counted as lost; 0 for one that was not."""
     clocks: Clocks = field(repr=False)

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from collector.api import abilities, samples
 from collector.api.abilities import Told
-from collector.api.answers import PhaseOut
+from collector.api.answers import PhaseOut, WindowOut
 from collector.api.context import Context
 from collector.api.evaluation import process_filter
 from collector.api.parameters import Window, WindowQuery
@@ -55,6 +55,7 @@ class KvEngine(BaseModel):
 class Kv(BaseModel):
     """`/kv`."""
 
+    window: WindowOut
     engines: list[KvEngine]
 
 
@@ -77,6 +78,7 @@ class ColdStartOut(BaseModel):
 class ColdStarts(BaseModel):
     """`/cold_starts`."""
 
+    window: WindowOut
     cold_starts: list[ColdStartOut]
 
 
@@ -114,6 +116,7 @@ class EngineOut(BaseModel):
 class Engines(BaseModel):
     """`/engines`."""
 
+    window: WindowOut
     engines: list[EngineOut]
 
 
@@ -125,6 +128,7 @@ def router(ctx: Context) -> APIRouter:
     def get_kv(query: Annotated[WindowQuery, Query()]) -> Kv:
         """KV-cache use and evictions per engine process."""
         window = query.window(ctx.clock())
+        told = WindowOut.of(window, ctx.complete_until())
         fragments = {"process_filter": process_filter(window)}
         events = {_key(row): row for row in ctx.queries.rows("kv_event_sums", fragments, **window.bounds)}
         steps = ctx.queries.rows("newest_steps", fragments, **window.bounds)
@@ -133,12 +137,13 @@ def router(ctx: Context) -> APIRouter:
         of_samples = list(_sampled_caches(ctx, window, events))
         of_events = [_kv_engine(_NO_STEP | row, row, known_from_ns) for row in events.values()]
         of_spans = sorted([*of_steps, *of_events], key=lambda engine: (engine.service, engine.instance))
-        return Kv(engines=[*of_spans, *of_samples])
+        return Kv(window=told, engines=[*of_spans, *of_samples])
 
     @routes.get("/cold_starts", dependencies=[ALL_TENANTS])
     def get_cold_starts(query: Annotated[WindowQuery, Query()]) -> ColdStarts:
         """Cold starts that overlap the window, newest first, at most 1,000, with their sub-phases."""
         window = query.window(ctx.clock())
+        told = WindowOut.of(window, ctx.complete_until())
         rows = ctx.queries.rows(
             "cold_starts",
             {"process_filter": process_filter(window), "filter": window.filter},
@@ -149,12 +154,13 @@ def router(ctx: Context) -> APIRouter:
         ids = [row["trace_id_hex"] for row in rows]
         for phase in ctx.queries.rows("cold_start_phases", trace_ids=ids) if ids else ():
             phases[phase["trace_id_hex"]].append(phase)
-        return ColdStarts(cold_starts=[_cold_start(row, phases[row["trace_id_hex"]]) for row in rows])
+        return ColdStarts(window=told, cold_starts=[_cold_start(row, phases[row["trace_id_hex"]]) for row in rows])
 
     @routes.get("/engines", dependencies=[ALL_TENANTS])
     def get_engines(query: Annotated[WindowQuery, Query()]) -> Engines:
         """The engines that gave a sign of life in the window, the latest first, with their processes."""
         window = query.window(ctx.clock())
+        told = WindowOut.of(window, ctx.complete_until())
         signs = signs_of_life(ctx, window)
         processes = processes_of(signs)
         of_samples = samples.sampled(ctx, window, _TELLING)
@@ -163,7 +169,9 @@ def router(ctx: Context) -> APIRouter:
         counts = abilities.counts(ctx, signs)
         now = ctx.clock()
         clocks = ctx.clocks.ahead_s(now), ctx.clocks.behind_s(now)
-        return Engines(engines=list(_engines(processes, counts, [_told_by_samples(p) for p in of_samples], clocks)))
+        return Engines(
+            window=told, engines=list(_engines(processes, counts, [_told_by_samples(p) for p in of_samples], clocks))
+        )
 
     return routes
 

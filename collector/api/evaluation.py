@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 
+from collector.api.answers import Covered
 from collector.api.context import Context
 from collector.api.hops import counted_once
 from collector.api.parameters import Window
@@ -20,7 +22,7 @@ from collector.api.sums import ARRIVED, Sums, is_short, slices
 from collector.api.times import HOUR_NS, Moment
 from collector.in_flight import InFlight, read_in_flight
 from collector.slo.burn import BurnRule, burn_rules, fires
-from collector.slo.cells import Cells
+from collector.slo.cells import Bools, Cells
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Promise, Slo
@@ -45,6 +47,9 @@ class Counted:
     """When the first of its ended requests began, in a short window that has one."""
     requests: Counts
     sums: Sums
+    covered: Covered
+    """The part of the window that is complete."""
+    complete_ns: int
     errors: Errors | None
     """None: every request stands for itself, so nothing is estimated."""
     in_flight: InFlight
@@ -65,8 +70,11 @@ def count(
     `summands` are columns to add up, as SQL. `tokens_good` is the part of `tokens_out` that belongs to good requests,
     and `missed_{name}` the number of ended requests that missed the threshold of that name, where there is one promise.
     """
-    cells = Cells(promises)
+    cells, complete_ns = Cells(promises), ctx.complete_until()
+    covered = window.complete(complete_ns)
     others, moments = _vantages_and_first(window), [window.end_ns, window.start_ns]
+    if window.start_ns < covered.end_ns < window.end_ns:
+        moments.insert(1, covered.end_ns)
     columns, sampled = _read_cells(ctx, window.filter, cells, moments, summands, others)
     if not vantage and len({vantage for vantages, _ in columns["others"] for vantage in vantages}) > 1:
         window = counted_once(window)
@@ -75,13 +83,19 @@ def count(
     outcomes = judged.together()
     n = np.array(columns["n"], np.float64 if sampled else np.int64)
     variance = np.array(columns["variance"], np.float64)
-    ended: dict[str, Any] = {name: (n * flags).sum().item() for name, flags in outcomes.items().items()}
-    ended |= {f"{name}_variance": (variance * getattr(outcomes, name)).sum().item() for name in WITH_VARIANCE}
     by_name = dict(zip(summands, zip(*columns["sums"], strict=True), strict=False)) if summands else {}
-    totals = {name: _total(values) for name, values in by_name.items()}
-    totals["tokens_good"] = (
-        _total(v for v, good in zip(by_name["tokens_out"], outcomes.good, strict=True) if good) if by_name else None
-    )
+
+    def summed(inside: Bools) -> tuple[dict[str, Any], dict[str, Number | None]]:
+        ended = {name: (n * (flags & inside)).sum().item() for name, flags in outcomes.items().items()}
+        totals = {name: _total(compress(values, inside)) for name, values in by_name.items()}
+        good = _total(compress(by_name["tokens_out"], outcomes.good & inside)) if by_name else None
+        return ended, {**totals, "tokens_good": good}
+
+    everything = np.ones(len(n), bool)
+    ended, totals = summed(everything)
+    band = len(moments) - 1 if covered.seconds else 0  # the oldest one is complete
+    of_covered = (ended, totals) if band == 1 else summed(np.array(columns["band"], np.int64) == band)
+    ended |= {f"{name}_variance": (variance * getattr(outcomes, name)).sum().item() for name in WITH_VARIANCE}
     if len(promises) == 1:
         for name, ns in promises[0].thresholds.given().items():
             totals[f"missed_{name}"] = (n * judged.missed(name, ns)).sum().item()
@@ -93,8 +107,10 @@ def count(
         "lost": number_of(in_flight.is_lost),
     }
     requests, errors = counts_of(ended, not_ended, sampled=sampled)
+    counts, _ = counts_of(of_covered[0], not_ended, sampled=False)
     first_ns = min((first_ns for _, first_ns in columns["others"]), default=0)
-    return Counted(window, first_ns or None, requests, totals, errors, in_flight)
+    rates = Covered(covered.seconds, counts, of_covered[1])
+    return Counted(window, first_ns or None, requests, totals, rates, complete_ns, errors, in_flight)
 
 
 def _vantages_and_first(window: Window) -> Fragment:

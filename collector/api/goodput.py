@@ -65,10 +65,10 @@ def router(ctx: Context) -> APIRouter:
         counted = count(ctx, window, query.vantage, [Promise.to_all(thresholds)])
         requests = counted.requests
         answer = GoodputAnswer(
-            window=WindowOut.of(window),
+            window=WindowOut.of(window, counted.complete_ns),
             thresholds=ThresholdsOut.of(thresholds),
             requests=requests,
-            goodput=Goodput.of(requests, counted.sums, window),
+            goodput=Goodput.of(counted.covered),
             attainment=requests.attainment,
             estimated=counted.errors is not None,
             errors=counted.errors,

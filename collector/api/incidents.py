@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from collector.api import samples
+from collector.api.answers import WindowOut
 from collector.api.context import Context
 from collector.api.evaluation import answer_in_parts, open_requests, process_filter
 from collector.api.incident import Incident, RequestList, incident, request_list
@@ -39,6 +40,7 @@ class Incidents(BaseModel):
     `left_out` counts those that are not listed, by cause: 500 of each are.
     """
 
+    window: WindowOut
     incidents: list[Incident]
     firing_outside: int
     left_out: dict[Cause, int]
@@ -53,6 +55,7 @@ def router(ctx: Context) -> APIRouter:
         """Incidents of the window: first those that fire at its end, then the others, each newest first."""
         answer_in_parts(ctx, query.end)
         window = query.window(ctx.clock())
+        told = WindowOut.of(window, ctx.complete_until())
         found = _found(ctx, window)
         unfiltered = replace(window, filter=tenant_filter())
         everything = found if window == unfiltered else _found(ctx, unfiltered)
@@ -61,7 +64,7 @@ def router(ctx: Context) -> APIRouter:
         newest_first = sorted(found, key=lambda i: i.start, reverse=True)
         listed, left_out = _first_of_each_cause(sorted(newest_first, key=lambda i: not i.firing))
         outside = _firing(everything) - inside - of_all_tenants
-        return Incidents(incidents=listed, firing_outside=len(outside), left_out=left_out)
+        return Incidents(window=told, incidents=listed, firing_outside=len(outside), left_out=left_out)
 
     return routes
 

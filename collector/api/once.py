@@ -21,7 +21,12 @@ from collector.sql.queries import Queries
 
 def asked_once(ctx: Context) -> Context:
     """A context that remembers for as long as its session does (`Session.remember`)."""
-    return replace(ctx, queries=_Remembering(ctx.queries), clock=lambda: CURRENT.get().now(ctx.clock))
+    return replace(
+        ctx,
+        queries=_Remembering(ctx.queries),
+        clock=lambda: CURRENT.get().now(ctx.clock),
+        complete_until=lambda: CURRENT.get().complete(ctx.complete_until),
+    )
 
 
 class _Remembering(Queries):

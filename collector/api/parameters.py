@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, get_args, get_origin
 
 from fastapi import Request
@@ -57,6 +57,10 @@ class Window:
     def seconds(self) -> float:
         """The length of the window."""
         return (self.end_ns - self.start_ns) / SECOND_NS
+
+    def complete(self, complete_ns: int) -> Window:
+        """The part of the window before this time; it may be empty."""
+        return replace(self, end_ns=max(self.start_ns, min(self.end_ns, complete_ns)))
 
 
 async def given_once(request: Request) -> None:

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from collector.api import cursor, verdicts
+from collector.api.answers import WindowOut
 from collector.api.context import Context
 from collector.api.cursor import Cursor
 from collector.api.evaluation import find_slo, open_requests
@@ -58,6 +59,7 @@ class RequestsQuery(WindowQuery):
 class Requests(BaseModel):
     """`/requests`. `total` counts the rows of all pages; `next` is the cursor of the next page, null on the last."""
 
+    window: WindowOut
     requests: list[RequestRow]
     total: int
     next: str | None
@@ -75,6 +77,7 @@ def router(ctx: Context) -> APIRouter:
                 raise bad_parameter(name, "is the time of a cause: give cause=kv_eviction or cause=cold_start too")
         slo = None if query.slo is None else find_slo(ctx.slos, query.slo)
         window = query.window(ctx.clock())
+        told = WindowOut.of(window, ctx.complete_until())
         for column in ("service", "instance", "request_id"):
             if (value := getattr(query, column)) is not None:
                 same = Fragment(f"{column} = {{asked_{column}:String}}", {f"asked_{column}": value})
@@ -88,7 +91,8 @@ def router(ctx: Context) -> APIRouter:
             window = listed_once(ctx, window, query.vantage)
         if query.cause is not None:
             window = replace(window, filter=all_of(window.filter, _caused(query, window, ctx.clock())))
-        return (_not_ended if query.status in ("in_flight", "lost") else _ended)(ctx, window, query, slo)
+        listed = _not_ended if query.status in ("in_flight", "lost") else _ended
+        return Requests(window=told, **listed(ctx, window, query, slo))
 
     return routes
 
@@ -103,7 +107,7 @@ def _caused(query: RequestsQuery, window: Window, now_ns: int) -> Fragment:
     return Fragment(touched.sql, {"cause_start_ns": start_ns, "cause_end_ns": end_ns})
 
 
-def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) -> Requests:
+def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) -> dict[str, Any]:
     asked = [window.filter, verdicts.wanted(ctx.slos, slo, query.verdict)]
     if query.status is not None:
         asked.append(Fragment("status = {asked_status:String}", {"asked_status": query.status}))
@@ -128,7 +132,7 @@ def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) 
     goes_on, total = len(rows) > len(page), len(rows)
     if goes_on or last is not None:
         total = ctx.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
-    return Requests(requests=found, total=total, next=_cursor(query.sort, page[-1]).text() if goes_on else None)
+    return {"requests": found, "total": total, "next": _cursor(query.sort, page[-1]).text() if goes_on else None}
 
 
 def _cursor(sort: Sort, row: Mapping[str, Any]) -> Cursor:
@@ -157,7 +161,7 @@ def _after(sort: Sort, last: Cursor) -> Fragment:
     )
 
 
-def _not_ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) -> Requests:
+def _not_ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) -> dict[str, Any]:
     in_flight = open_requests(ctx, window)
     chosen = verdicts.open_wanted(in_flight, ctx.slos, slo, query.verdict)
     chosen &= in_flight.is_lost if query.status == "lost" else ~in_flight.is_lost
@@ -172,7 +176,7 @@ def _not_ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | No
         began_ns, key, _ = page[-1]
         following = Cursor(query.sort, None, began_ns, key[:32], key[32:]).text()
     found = [request_row(row, judgement) for row, judgement in zip(rows, judged, strict=True)]
-    return Requests(requests=found, total=len(order), next=following)
+    return {"requests": found, "total": len(order), "next": following}
 
 
 def _announced(ctx: Context, in_flight: InFlight, places: list[int], status: str) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from collector.api.answers import WindowOut
 from collector.api.context import Context
 from collector.api.parameters import Window, WindowQuery
 from collector.api.session import ALL_TENANTS
@@ -49,6 +50,7 @@ class SampledProcess(BaseModel):
 class Samples(BaseModel):
     """`/samples`."""
 
+    window: WindowOut
     processes: list[SampledProcess]
 
 
@@ -77,6 +79,7 @@ class SampledLatency(BaseModel):
 class SampledLatencies(BaseModel):
     """`/samples/latencies`."""
 
+    window: WindowOut
     latencies: list[SampledLatency]
 
 
@@ -87,12 +90,15 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/samples", dependencies=[ALL_TENANTS])
     def get_samples(query: Annotated[WindowQuery, Query()]) -> Samples:
         """The newest metrics of each process that is scraped or sends them."""
-        return Samples(processes=[_out(process) for process in _processes(ctx, query.window(ctx.clock()))])
+        window = query.window(ctx.clock())
+        told = WindowOut.of(window, ctx.complete_until())
+        return Samples(window=told, processes=[_out(process) for process in _processes(ctx, window)])
 
     @routes.get("/samples/latencies", dependencies=[ALL_TENANTS])
     def get_sampled_latencies(query: Annotated[WindowQuery, Query()]) -> SampledLatencies:
         """Latencies of the window from engines' own histograms, as bounds: a histogram has no exact quantile."""
         window = query.window(ctx.clock())
+        told = WindowOut.of(window, ctx.complete_until())
         rows = ctx.queries.rows(
             "sample_histograms",
             {"service_filter": _serves(window)},
@@ -100,7 +106,7 @@ def router(ctx: Context) -> APIRouter:
             before_ns=_LOOK_BACK_NS,
             names=[*_LATENCIES],
         )
-        return SampledLatencies(latencies=[_latency(row) for row in rows if sum(row["observations"])])
+        return SampledLatencies(window=told, latencies=[_latency(row) for row in rows if sum(row["observations"])])
 
     return routes
 

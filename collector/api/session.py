@@ -68,6 +68,7 @@ class Session:
     open_since_ns: int = 2**63 - 1
     """All parts of an answer read the requests in flight that were not lost before, so the store is asked once."""
     _now_ns: int | None = None
+    _complete_ns: int | None = None
 
     def start(self) -> None:
         """Begin to count the time: the request has waited until now."""
@@ -84,6 +85,14 @@ class Session:
         if self._now_ns is None:
             self._now_ns = clock()
         return self._now_ns
+
+    def complete(self, complete_until: Callable[[], int]) -> int:
+        """Unix nanoseconds: the first reading, in a session that remembers."""
+        if self.found is None:
+            return complete_until()
+        if self._complete_ns is None:
+            self._complete_ns = complete_until()
+        return self._complete_ns
 
     def query_settings(self) -> dict[str, Any]:
         """Settings of the session's next query. Raises `ClientLeftError` or `TooLongError` when there may be none."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel
 
-from collector.api.answers import ThresholdsOut
+from collector.api.answers import ThresholdsOut, WindowOut
 from collector.api.context import Context
 from collector.api.evaluation import (
     Burn,
@@ -91,9 +91,16 @@ class SloOut(Evaluation):
     groups_total: int
 
 
-class Slos(BaseModel):
-    """`/slos`."""
+class OneSlo(SloOut):
+    """`/slos/{name}`."""
 
+    window: WindowOut
+
+
+class Slos(BaseModel):
+    """`/slos`. The numbers are of each SLO's own window, which ends where `window` does."""
+
+    window: WindowOut
     slos: list[SloOut]
 
 
@@ -105,13 +112,16 @@ def router(ctx: Context) -> APIRouter:
     def get_slos(query: Annotated[WindowQuery, Query()]) -> Slos:
         """Every SLO of the SLO file, over its own window."""
         window = query.window(ctx.clock())
-        return Slos(slos=evaluate(ctx, ctx.slos, window))
+        told = WindowOut.of(window, ctx.complete_until())
+        return Slos(window=told, slos=evaluate(ctx, ctx.slos, window))
 
     @routes.get("/slos/{name}")
-    def get_slo(name: Annotated[str, Path(max_length=63)], query: Annotated[WindowQuery, Query()]) -> SloOut:
+    def get_slo(name: Annotated[str, Path(max_length=63)], query: Annotated[WindowQuery, Query()]) -> OneSlo:
         """One SLO."""
-        (slo,) = evaluate(ctx, [find_slo(ctx.slos, name)], query.window(ctx.clock()))
-        return slo
+        window = query.window(ctx.clock())
+        told = WindowOut.of(window, ctx.complete_until())
+        (slo,) = evaluate(ctx, [find_slo(ctx.slos, name)], window)
+        return OneSlo(window=told, **vars(slo))
 
     return routes
 

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
+from collector.api.answers import WindowOut
 from collector.api.context import Context
-from collector.api.parameters import Names, TimesQuery
+from collector.api.parameters import Names, TimesQuery, Window
 from collector.api.times import SECOND_NS, rfc3339
-from collector.sql.fragment import Fragment, all_of
+from collector.sql.fragment import TRUE, Fragment, all_of
 
 MOST_NAMES = 1000
 _KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
@@ -75,6 +76,7 @@ class SpanOut(BaseModel):
 class Spans(BaseModel):
     """`/spans`."""
 
+    window: WindowOut
     spans: list[SpanOut]
     total: int
 
@@ -95,6 +97,7 @@ class SpanName(BaseModel):
 class SpanNames(BaseModel):
     """`/spans/names`."""
 
+    window: WindowOut
     names: list[SpanName]
 
 
@@ -106,21 +109,25 @@ def router(ctx: Context) -> APIRouter:
     def get_spans(query: Annotated[SpansQuery, Query()]) -> Spans:
         """Spans that no engine's mapping claims and that started in the window, newest first."""
         fragments, bounds = {"filter": query.filter}, query.bounds(ctx.clock())
+        told = WindowOut.of(Window(**bounds, filter=TRUE), ctx.complete_until())
         rows = ctx.queries.rows("spans", fragments, **bounds, limit=query.limit, offset=query.offset)
         total = ctx.queries.row("spans_count", fragments, **bounds)["total"]
-        return Spans(spans=[_span(row) for row in rows], total=total)
+        return Spans(window=told, spans=[_span(row) for row in rows], total=total)
 
     @routes.get("/spans/names")
     def get_span_names(query: Annotated[SpanNamesQuery, Query()]) -> SpanNames:
         """Names of such spans with their number, the most frequent first, at most 1,000."""
-        rows = ctx.queries.rows("span_names", {"filter": query.filter}, **query.bounds(ctx.clock()), limit=MOST_NAMES)
+        bounds = query.bounds(ctx.clock())
+        told = WindowOut.of(Window(**bounds, filter=TRUE), ctx.complete_until())
+        rows = ctx.queries.rows("span_names", {"filter": query.filter}, **bounds, limit=MOST_NAMES)
         return SpanNames(
+            window=told,
             names=[
                 SpanName.model_validate(
                     row | {"first_start": rfc3339(row["first_ns"]), "last_start": rfc3339(row["last_ns"])}
                 )
                 for row in rows
-            ]
+            ],
         )
 
     return routes

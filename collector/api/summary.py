@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from collector.api.answers import Distribution, Goodput, WindowOut, tokens_per_s
+from collector.api.answers import Distribution, Goodput, WindowOut, per_s
 from collector.api.context import Context
 from collector.api.evaluation import OUTPUT_TOKENS, count
 from collector.api.itl import itl
@@ -18,9 +18,12 @@ from collector.slo.estimate import Errors
 
 
 class Throughput(BaseModel):
-    """Rates over all requests that ended in the window. Those of tokens are over the requests that report theirs."""
+    """Rates over all requests that ended in the part of the window that is complete; null where none is.
 
-    requests_per_s: float
+    Those of tokens are over the requests that report theirs.
+    """
+
+    requests_per_s: float | None
     output_tokens_per_s: float | None
     output_tokens_known: Number
     total_tokens_per_s: float | None
@@ -67,14 +70,14 @@ def router(ctx: Context) -> APIRouter:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
         asked = query.window(ctx.clock())
         counted = count(ctx, asked, query.vantage, ctx.slos, _SUMMANDS)
-        window, requests, tokens = counted.window, counted.requests, counted.sums
+        window, requests, covered = counted.window, counted.requests, counted.covered
         if counted.errors is None:
             latencies, errors = exact(ctx, window, requests.ok), None
         else:
             latencies, of_latencies = estimated(ctx, window)
             errors = SummaryErrors(**counted.errors.model_dump(), percentiles=of_latencies)
         return Summary(
-            window=WindowOut.of(window),
+            window=WindowOut.of(window, counted.complete_ns),
             requests=requests,
             ttft_s=latencies["ttft"],
             tpot_s=latencies["tpot"],
@@ -82,13 +85,13 @@ def router(ctx: Context) -> APIRouter:
             e2e_s=latencies["e2e"],
             queue_s=latencies["queue"],
             throughput=Throughput(
-                requests_per_s=requests.total / window.seconds,
-                output_tokens_per_s=tokens_per_s(tokens.get("tokens_out"), requests.total, window),
-                output_tokens_known=tokens.get("known_out", 0),
-                total_tokens_per_s=tokens_per_s(tokens.get("tokens_all"), requests.total, window),
-                total_tokens_known=tokens.get("known_all", 0),
+                requests_per_s=per_s(covered.requests.total, covered.seconds),
+                output_tokens_per_s=covered.tokens_per_s("tokens_out", covered.requests.total),
+                output_tokens_known=counted.sums.get("known_out") or 0,
+                total_tokens_per_s=covered.tokens_per_s("tokens_all", covered.requests.total),
+                total_tokens_known=counted.sums.get("known_all") or 0,
             ),
-            goodput=Goodput.of(requests, tokens, window),
+            goodput=Goodput.of(covered),
             attainment=requests.attainment,
             estimated=counted.errors is not None,
             errors=errors,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from collector.api import itl, samples
+from collector.api.answers import WindowOut
 from collector.api.context import Context
 from collector.api.evaluation import find_slo, open_requests, process_filter
 from collector.api.hops import listed_once
@@ -56,6 +57,7 @@ class LatencyPoint(BaseModel):
     """One bucket of a latency, in seconds."""
 
     t: str
+    partial: bool
     count: Number
     p50: float
     p90: float
@@ -65,9 +67,10 @@ class LatencyPoint(BaseModel):
 
 
 class ValuePoint(BaseModel):
-    """One bucket of a metric with one value."""
+    """One bucket of a metric with one value. It is partial if a part of it is outside the window, or incomplete."""
 
     t: str
+    partial: bool
     value: float
 
 
@@ -75,8 +78,9 @@ Point = LatencyPoint | ValuePoint
 
 
 class Timeseries(BaseModel):
-    """`/timeseries`."""
+    """`/timeseries`. Rates have no point behind `window.complete_until`."""
 
+    window: WindowOut
     metric: str
     unit: str
     step_s: float
@@ -101,44 +105,65 @@ def router(ctx: Context) -> APIRouter:
         slos = ctx.slos if query.slo is None else (find_slo(ctx.slos, query.slo),)
         if query.slo is not None:
             window = replace(window, filter=all_of(window.filter, selects(slos[0], "chosen")))
-        points, sampled = _points(ctx, window, query, slos)
-        unit = _UNITS[query.metric]
+        complete_ns = ctx.complete_until()
+        points, sampled = _points(ctx, window, _Buckets(query.step, window.complete(complete_ns)), query, slos)
         return Timeseries(
-            metric=query.metric, unit=unit, step_s=query.step / SECOND_NS, estimated=sampled, points=points
+            window=WindowOut.of(window, complete_ns),
+            metric=query.metric,
+            unit=_UNITS[query.metric],
+            step_s=query.step / SECOND_NS,
+            estimated=sampled,
+            points=points,
         )
 
     return routes
 
 
-def _points(ctx: Context, window: Window, query: TimeseriesQuery, slos: Sequence[Slo]) -> tuple[Sequence[Point], bool]:
+@dataclass(frozen=True)
+class _Buckets:
+    """The width of buckets in nanoseconds, and the part of the window that is complete."""
+
+    step: int
+    covered: Window
+
+    def of(self, bucket_ns: int) -> dict[str, Any]:
+        """The fields of a bucket's point that tell its time."""
+        is_whole = self.covered.start_ns <= bucket_ns and bucket_ns + self.step <= self.covered.end_ns
+        return {"t": rfc3339(bucket_ns), "partial": not is_whole}
+
+
+def _points(
+    ctx: Context, window: Window, buckets: _Buckets, query: TimeseriesQuery, slos: Sequence[Slo]
+) -> tuple[Sequence[Point], bool]:
     """The points, and whether they are estimated from sampled requests."""
     metric, step = query.metric, query.step
     processes = {"process_filter": process_filter(window)}
     if metric in ("ttft", "tpot", "e2e", "queue"):
-        return _latency_of_requests(ctx, window, step, metric)
+        return _latency_of_requests(ctx, window, buckets, metric)
     if metric == "itl":
-        return _latencies(itl.by_bucket(ctx.queries, window, step)), False
+        return _latencies(itl.by_bucket(ctx.queries, window, step), buckets), False
     if metric in ("kv_evictions", "preemptions"):
-        rows = _ask(ctx, "timeseries_kv_events", window, step, processes)
+        rows = _ask(ctx, "timeseries_kv_events", buckets.covered, step, processes)
         if metric == "preemptions":
-            grown = samples.growth(ctx, window, ["preemptions"], step)
+            grown = samples.growth(ctx, buckets.covered, ["preemptions"], step)
             rows = samples.together(rows, ({"bucket_ns": r["bucket_ns"], "preemptions": r["growth"]} for r in grown))
-        return _per_second(rows, metric, window, step), False
+        return _per_second(rows, metric, buckets), False
     if metric in ("kv_usage", "running", "waiting"):
         steps = _ask(ctx, "timeseries_steps", window, step, processes)
         rows = samples.together(steps, samples.gauges(ctx, window, step, {row["bucket_ns"] for row in steps}))
-        return [ValuePoint(t=rfc3339(r["bucket_ns"]), value=r[metric]) for r in rows if r[metric] is not None], False
-    rows, sampled = _by_bucket(ctx, window, step, slos)
+        known = [row for row in rows if row[metric] is not None]
+        return [ValuePoint(**buckets.of(row["bucket_ns"]), value=row[metric]) for row in known], False
+    rows, sampled = _by_bucket(ctx, buckets.covered, step, slos)
     if metric in ("goodput", "attainment"):
-        rows = _with_open(rows, _not_ended(ctx, window, step, slos))
+        rows = _with_open(rows, _not_ended(ctx, window, buckets, slos))
     if metric == "goodput":
         rows = [row for row in rows if _knows_good(row)]
     if metric == "attainment":
-        return _attainment(rows), sampled
-    return _per_second(rows, metric, window, step), sampled
+        return _attainment(rows, buckets), sampled
+    return _per_second(rows, metric, buckets), sampled
 
 
-def _latency_of_requests(ctx: Context, window: Window, step: int, metric: str) -> tuple[Sequence[Point], bool]:
+def _latency_of_requests(ctx: Context, window: Window, buckets: _Buckets, metric: str) -> tuple[Sequence[Point], bool]:
     """Exact percentiles, or weighted ones as sql/queries/estimated_latency.sql has them.
 
     An answer of many parts shows several latencies, and asks for them at once.
@@ -147,13 +172,14 @@ def _latency_of_requests(ctx: Context, window: Window, step: int, metric: str) -
 
     def read(*, weighted: bool) -> list[dict[str, Any]]:
         latencies = Fragment(f"tuple({', '.join(_latency(name, weighted=weighted) for name in names)})")
-        rows = _ask(ctx, "timeseries_latencies", window, step, {"filter": window.filter, "latencies": latencies})
+        fragments = {"filter": window.filter, "latencies": latencies}
+        rows = _ask(ctx, "timeseries_latencies", window, buckets.step, fragments)
         columns = [(row["bucket_ns"], *row["latencies"][names.index(metric)]) for row in rows]
         return [dict(zip(_COLUMNS, values, strict=True)) for values in columns if values[1]]
 
     rows = read(weighted=False)
     sampled = any(row["sampled"] for row in rows)
-    return _latencies(read(weighted=True) if sampled else rows), sampled
+    return _latencies(read(weighted=True) if sampled else rows, buckets), sampled
 
 
 def _latency(name: str, *, weighted: bool) -> str:
@@ -187,14 +213,20 @@ def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> 
     return [{"bucket_ns": bucket_ns, **row} for bucket_ns, row in sorted(found.by_band.items())], found.sampled
 
 
-def _not_ended(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> list[dict[str, Any]]:
-    """A lost request is in the bucket in which it was given up, a request in flight that is bad in the last bucket."""
+def _not_ended(ctx: Context, window: Window, buckets: _Buckets, slos: Sequence[Slo]) -> list[dict[str, Any]]:
+    """A lost request is in the bucket in which it was given up, a request in flight that is bad in the last bucket.
+
+    Behind the part of the window that is complete there is no bucket: the requests that ended are not known there.
+    """
+    step, end_ns = buckets.step, buckets.covered.end_ns
+    if end_ns <= window.start_ns:
+        return []
     in_flight = open_requests(ctx, window)
     lost = in_flight.is_lost & in_flight.selected_by_any(slos)
     given_up = Counter((in_flight.lost_at_ns[lost] // step * step).tolist())
-    rows: list[dict[str, Any]] = [{"bucket_ns": bucket_ns, "lost": n} for bucket_ns, n in given_up.items()]
+    rows: list[dict[str, Any]] = [{"bucket_ns": at_ns, "lost": n} for at_ns, n in given_up.items() if at_ns < end_ns]
     bad = number_of(in_flight.bad_for_any(slos))
-    last_ns = (window.end_ns - 1) // step * step
+    last_ns = (end_ns - 1) // step * step
     return [*rows, {"bucket_ns": last_ns, "in_flight_violations": bad}] if bad else rows
 
 
@@ -204,10 +236,10 @@ def _ask(
     return ctx.queries.rows(name, fragments, **window.bounds, step_ns=step, **parameters)
 
 
-def _latencies(rows: Sequence[Mapping[str, Any]]) -> list[LatencyPoint]:
+def _latencies(rows: Sequence[Mapping[str, Any]], buckets: _Buckets) -> list[LatencyPoint]:
     return [
         LatencyPoint(
-            t=rfc3339(row["bucket_ns"]),
+            **buckets.of(row["bucket_ns"]),
             count=row["n"],
             **dict(zip(("p50", "p90", "p95", "p99"), (q / SECOND_NS for q in row["quantiles"]), strict=True)),
             max=row["largest"] / SECOND_NS,
@@ -216,8 +248,8 @@ def _latencies(rows: Sequence[Mapping[str, Any]]) -> list[LatencyPoint]:
     ]
 
 
-def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, step: int) -> list[ValuePoint]:
-    """Counts ÷ the part of the bucket that is inside the window, so that the outermost buckets are not too low.
+def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, buckets: _Buckets) -> list[ValuePoint]:
+    """Counts ÷ the part of the bucket that is inside the covered window, so that the outermost ones are not too low.
 
     A bucket of requests that do not report their tokens has no sum of tokens, and no point. Goodput has no point where
     no request can be judged.
@@ -226,9 +258,9 @@ def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, window: Window, 
     for row in rows:
         if row[metric] is None:
             continue
-        begin = row["bucket_ns"]
-        covered_ns = min(begin + step, window.end_ns) - max(begin, window.start_ns)
-        points.append(ValuePoint(t=rfc3339(begin), value=row[metric] * SECOND_NS / covered_ns))
+        begin, covered = row["bucket_ns"], buckets.covered
+        covered_ns = min(begin + buckets.step, covered.end_ns) - max(begin, covered.start_ns)
+        points.append(ValuePoint(**buckets.of(begin), value=row[metric] * SECOND_NS / covered_ns))
     return points
 
 
@@ -241,8 +273,9 @@ def _with_open(ended: Sequence[dict[str, Any]], not_ended: Sequence[dict[str, An
     return [row for _, row in sorted(buckets.items())]
 
 
-def _attainment(rows: Sequence[Mapping[str, Any]]) -> list[ValuePoint]:
-    return [ValuePoint(t=rfc3339(row["bucket_ns"]), value=row["goodput"] / n) for row in rows if (n := _judged(row))]
+def _attainment(rows: Sequence[Mapping[str, Any]], buckets: _Buckets) -> list[ValuePoint]:
+    known = [(row["bucket_ns"], row["goodput"] / n) for row in rows if (n := _judged(row))]
+    return [ValuePoint(**buckets.of(bucket_ns), value=value) for bucket_ns, value in known]
 
 
 def _knows_good(row: Mapping[str, Any]) -> bool:

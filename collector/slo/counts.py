@@ -65,10 +65,14 @@ class Counts(BaseModel):
         )
         return Tally(n, n - self.good)
 
+    @property
+    def good_is_known(self) -> bool:
+        """Tell whether `good` says something."""
+        return good_is_known(self.tally.judged, unselected=self.unselected, undetermined=self.undetermined)
+
     def goodput(self, seconds: float) -> float | None:
         """Good requests per second of a window that is so long; None when that is not known."""
-        known = good_is_known(self.tally.judged, unselected=self.unselected, undetermined=self.undetermined)
-        return self.good / seconds if known else None
+        return self.good / seconds if self.good_is_known else None
 
     @property
     def attainment(self) -> float | None:

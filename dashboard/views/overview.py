@@ -10,7 +10,7 @@ from dashboard.components import metric
 from dashboard.filters import View, selected
 from dashboard.transform import Json, NotEnded, goodput, on_grid, thresholds
 from dashboard.views import events, slos
-from tokentrail.formatting import clock, count, duration, estimate, instant, percent, plain, rate
+from tokentrail.formatting import count, duration, estimate, instant, percent, plain, rate
 
 LATENCIES = ("ttft", "tpot", "e2e")
 
@@ -32,7 +32,7 @@ def body(view: View) -> None:
     is_empty, is_old = _never_seen(overview), isinstance(found, Problem)
     if is_empty:
         components.no_data()
-    st.caption(f"{clock(window['start'], view.zone)} – {clock(window['end'], view.zone)}")
+    components.span(window, view.zone)
     events.firing(
         overview["incidents"],
         view,

@@ -75,6 +75,7 @@ def page() -> None:
         words = dict(zip(("from", "until"), during.values(), strict=True))
         since, until = (f" {word} {_when(at, view.zone)}" if at else "" for word, at in words.items())
         st.caption(f"Only requests that {CAUSES[cause]}{since}{until}.")
+    components.span(found["window"], view.zone)
     if not found["requests"]:
         st.info(
             "No request matches. A request belongs to the range in which it ended: try a longer one, or fewer filters."

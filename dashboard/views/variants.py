@@ -53,6 +53,7 @@ def body(view: View) -> None:
             "No request of this range has a variant: choose a longer range, or start an engine with `--variant NAME`."
         )
         return
+    components.span(measured[0][1]["window"], view.zone)
     st.dataframe([row(*one) for one in measured], hide_index=True, width="stretch", key="variants")
     figure = curve(measured)
     if any(len(trace["x"]) > 1 for trace in figure["data"]):

@@ -101,7 +101,7 @@ def test_names_are_counted_with_the_keys_that_their_spans_have(api, spans):
     }
     assert (second["name"], second["spans"]) == ("GET /", 1)
     assert api("spans/names", service="gateway", start="-2h")["names"][0]["spans"] == 2
-    assert api("spans/names", start="-4s", end="-3s") == {"names": []}
+    assert api("spans/names", start="-4s", end="-3s")["names"] == []
 
 
 @pytest.mark.parametrize("params", [{"model": "m"}, {"limit": 1001}, {"start": "-1m", "end": "-2m"}])

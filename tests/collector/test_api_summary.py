@@ -10,7 +10,10 @@ MS = 1_000_000
 
 def test_an_empty_window_has_counts_of_zero_and_undefined_numbers(api):
     answer = api("summary")
-    assert answer["window"] == {"start": "2026-11-21T09:45:00Z", "end": "2026-11-21T10:00:00Z", "seconds": 900.0}
+    assert answer["window"] == {
+        "start": "2026-11-21T09:45:00Z", "end": "2026-11-21T10:00:00Z", "seconds": 900.0,
+        "complete_until": "2026-11-21T10:00:00Z", "covered_s": 900.0,
+    }  # fmt: skip
     assert set(answer["requests"].values()) == {0}
     assert answer["attainment"] is None
     for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"):

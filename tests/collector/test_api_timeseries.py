@@ -72,8 +72,8 @@ def test_rates_are_per_second_of_the_part_of_the_bucket_that_was_asked_about(api
         ]
     )
     assert api("timeseries", metric="requests", step="10s", start="-15s")["points"] == [
-        {"t": "2026-11-21T09:59:40Z", "value": 1 / 5},
-        {"t": "2026-11-21T09:59:50Z", "value": 2 / 10},
+        {"t": "2026-11-21T09:59:40Z", "partial": True, "value": 1 / 5},
+        {"t": "2026-11-21T09:59:50Z", "partial": False, "value": 2 / 10},
     ]
     assert [p["value"] for p in api("timeseries", metric="failed", start="-15s")["points"]] == [0.2, 0.0]
     assert [p["value"] for p in api("timeseries", metric="output_tokens", start="-15s")["points"]] == [2.0, 1.7]
@@ -104,8 +104,8 @@ def test_requests_that_hang_or_were_lost_are_bad_in_a_bucket_without_others(api,
     rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="chat")
     rows.open(start=NOW - 100 * SECOND, seen=NOW - 95 * SECOND)
     assert api("timeseries", metric=metric, step="30s")["points"] == [
-        {"t": "2026-11-21T09:58:30Z", "value": 0.0},
-        {"t": "2026-11-21T09:59:30Z", "value": 0.0},
+        {"t": "2026-11-21T09:58:30Z", "partial": False, "value": 0.0},
+        {"t": "2026-11-21T09:59:30Z", "partial": False, "value": 0.0},
     ]
 
 
@@ -115,11 +115,11 @@ def test_attainment_adds_requests_that_have_not_ended_to_those_that_ended_in_the
     rows.request(ended=NOW - 40 * SECOND, status="cancelled")
     rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="chat")
     assert api("timeseries", metric="attainment", step="30s")["points"] == [
-        {"t": "2026-11-21T09:59:30Z", "value": 0.75},
+        {"t": "2026-11-21T09:59:30Z", "partial": False, "value": 0.75},
     ]
     assert api("timeseries", metric="goodput", step="30s")["points"] == [
-        {"t": "2026-11-21T09:59:00Z", "value": 0.0},
-        {"t": "2026-11-21T09:59:30Z", "value": 0.1},
+        {"t": "2026-11-21T09:59:00Z", "partial": False, "value": 0.0},
+        {"t": "2026-11-21T09:59:30Z", "partial": False, "value": 0.1},
     ]
 
 
@@ -150,4 +150,6 @@ def test_kv_usage_is_the_largest_of_a_step_when_a_restart_changes_the_number_of_
     at = NOW - 30 * SECOND
     for second, used, total in ((0, 90, 100), (1, 40, 200), (2, 5, 0), (3, 7, None)):
         rows.step(start=at + second * SECOND, kv_blocks_used=used, kv_blocks_total=total)
-    assert api("timeseries", metric="kv_usage", step="10s")["points"] == [{"t": "2026-11-21T09:59:30Z", "value": 0.9}]
+    assert api("timeseries", metric="kv_usage", step="10s")["points"] == [
+        {"t": "2026-11-21T09:59:30Z", "partial": False, "value": 0.9}
+    ]

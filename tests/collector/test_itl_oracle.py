@@ -70,7 +70,8 @@ def points(made, start, end, step, kept):
         found = percentiles(made, max(at, start), min(at + step, end), kept)
         if found["count"] != 0:
             del found["mean"], found["p999"]
-            yield {"t": rfc3339(at), **found}
+            is_whole = start <= at and at + step <= min(end, NOW)
+            yield {"t": rfc3339(at), "partial": not is_whole, **found}
 
 
 def test_itl_is_that_of_the_tokens(api, rows):

@@ -52,6 +52,18 @@ class TestWatermark:
         clock.now += 1
         assert watermark() == clock.now
 
+    def test_an_answer_is_complete_up_to_it_but_for_what_senders_collect_for_a_moment(self, watermark, clock, waiting):
+        assert watermark.complete_until() == clock.now - 2 * SECOND
+        waiting[0] = clock.now - 5 * SECOND
+        assert watermark.complete_until() == clock.now - 7 * SECOND
+        waiting[0] = clock.now - 300 * SECOND
+        began = watermark.complete_until()
+        assert began == clock.now - 302 * SECOND
+        waiting[0] = None
+        assert watermark.complete_until() == began, "senders that were refused will try again"
+        pass_time(clock, 35 * SECOND, watermark)
+        assert watermark.complete_until() == clock.now - 2 * SECOND
+
     def test_a_short_backlog_holds_nothing(self, watermark, clock, waiting):
         waiting[0] = watermark()
         clock.now += LOST_AFTER
@@ -82,6 +94,18 @@ class TestWatermark:
         assert watermark() == stopped
         clock.now += 1
         assert watermark() == clock.now
+
+    @pytest.mark.parametrize(("pause_s", "held_s"), [(None, 0), (5, 5), (300, 35)])
+    def test_a_new_process_waits_for_those_who_could_not_send(self, clock, pause_s, held_s):
+        stopped = None if pause_s is None else NOW - pause_s * SECOND
+        watermark = Watermark([], clock, lost_after_ns=LOST_AFTER, heard_until_ns=stopped)
+        if held_s:
+            pass_time(clock, held_s * SECOND - 1, watermark)
+            assert watermark.complete_until() == stopped - 2 * SECOND
+            clock.now += 1
+        assert watermark.complete_until() == clock.now - 2 * SECOND
+        pass_time(clock, 300 * SECOND, watermark)
+        assert watermark.complete_until() == clock.now - 2 * SECOND
 
     def test_a_process_before_whose_clock_was_ahead_shortens_nothing(self, clock):
         watermark = Watermark([], clock, lost_after_ns=LOST_AFTER, heard_until_ns=NOW + 100 * SECOND)

@@ -92,7 +92,8 @@ def test_the_traffic_says_how_many_requests_no_slo_selects(unselected, goodput, 
             "throughput": {"requests_per_s": 0.7, "output_tokens_per_s": None},
             "goodput": {"requests_per_s": goodput, "output_tokens_per_s": None},
             "attainment": None, "errors": None,
-            "window": {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:00:10Z", "seconds": 10.0},
+            "window": {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:00:10Z", "seconds": 10.0,
+                       "complete_until": "2026-11-21T10:00:10Z"},
         }  # fmt: skip
         series = {name: {"step_s": 10.0, "points": []} for name in ("requests", "goodput", "attainment")}
         answer = {"summary": summary, "timeseries": series, "slos": {"slos": []}, "engines": {"engines": []}}
@@ -128,7 +129,8 @@ def test_old_numbers_and_requests_that_nobody_judges_are_no_all_clear(monkeypatc
 
     known = {
         "summary": {
-            "window": {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:15:00Z"},
+            "window": {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:15:00Z",
+                       "complete_until": "2026-11-21T10:15:00Z"},
             "requests": dict(zip(("total", "lost", "unselected"), counts, strict=True)),
         },
         "incidents": {"incidents": [], "firing_outside": 0}, "slos": {"slos": []}, "engines": None,
@@ -162,6 +164,8 @@ def test_an_unknown_number_of_tokens_is_not_called_few(emitted, words):
 
 
 SUMMARY = {
+    "window": {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:15:00Z",
+               "complete_until": "2026-11-21T10:14:54Z"},
     "requests": {"total": 1}, "ttft_s": {"p50": 0.1, "p99": 0.1}, "tpot_s": {"p50": 0.1, "p99": 0.1}, "attainment": 1.0,
     "throughput": {"output_tokens_per_s": 3.0}, "goodput": {"requests_per_s": 1.0},
 }  # fmt: skip
@@ -179,6 +183,7 @@ def test_a_key_of_one_tenant_sees_the_variants_that_are_chosen(show):
     shown = show("variants", answer, variant=["int8"])
     assert (len(shown.exception), len(shown.error), len(shown.info)) == (0, 0, 0)
     assert list(shown.dataframe[0].value["variant"]) == ["int8"]
+    assert "data until 10:14:54 UTC" in " ".join(one.value for one in shown.caption)
 
 
 @pytest.mark.parametrize(("tpot_s", "curves"), [((0.1, 0.2), 1), ((0.1, None), 0), ((0.1,), 0)])

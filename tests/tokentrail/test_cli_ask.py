@@ -101,7 +101,13 @@ def test_requests_are_listed_filtered_and_sorted(api):
     only = run("requests", *api, "--model", "first", "--model", "second", "--status", "ok", "--json").stdout
     assert [row["model"] for row in json.loads(only)["requests"]] == ["second", "first"]
     few = run("requests", *api, "--limit", "1")
-    assert (len(few.stdout.splitlines()), few.stderr) == (2, "1 of 3 requests; --limit prints more\n")
+    told = re.fullmatch(r"data until \d\d:\d\d:\d\d UTC\n1 of 3 requests; --limit prints more\n", few.stderr)
+    assert (len(few.stdout.splitlines()), bool(told)) == (2, True), few.stderr
+    past = run("requests", *api, "--start=-15m", "--end=-1m")
+    assert "data until" not in past.stderr
+    for command in (("tail",), ("spans",), ("requests", "--model", "nobody")):
+        assert "data until" in run(*command, *api).stderr
+        assert "data until" not in run(*command, *api, "--json").stderr
 
 
 def test_an_empty_answer_says_so_beside_the_output(api):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from tokentrail.formatting import (
     clock,
     count,
+    data_until,
     duration,
     estimate,
     instant,
@@ -108,6 +110,22 @@ def test_times():
     assert instant(None) is None
     assert clock("2026-11-21T10:15:03.5Z") == "2026-11-21 10:15:03 UTC"
     assert clock(None) == "–"
+
+
+@pytest.mark.parametrize(
+    ("until", "told"),
+    [
+        ("2026-11-21T10:15:03.5Z", "data until 10:15:03 UTC"),
+        ("2026-11-20T23:59:59Z", "data until 2026-11-20 23:59:59 UTC"),
+        ("2026-11-21T10:15:10Z", ""),
+    ],
+)
+def test_an_answer_that_is_incomplete_says_up_to_when_it_is_not(until, told):
+    window = {"start": "2026-11-20T10:00:00Z", "end": "2026-11-21T10:15:10Z", "complete_until": until}
+    assert data_until(window) == told
+    assert data_until(window, ZoneInfo("Asia/Tokyo")) == told.replace("10:15:03 UTC", "19:15:03 JST").replace(
+        "2026-11-20 23:59:59 UTC", "08:59:59 JST"
+    )
 
 
 def test_plain_leaves_markdown_nothing_to_work_with():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokentrail.cli.output import console, fail, note, print_json
-from tokentrail.formatting import one_line, without_user
+from tokentrail.formatting import data_until, one_line, without_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,9 @@ def spans(
     )
     if as_json:
         print_json(answer)
-    elif name and answer["spans"]:
+        return
+    _tell_end(answer)
+    if name and answer["spans"]:
         spans_.show(console(), answer["spans"])
     elif name:
         note(f"no span since {one_line(start)} has the name {one_line(name)}; tokentrail spans lists the names")
@@ -122,6 +124,7 @@ def requests(
     if as_json:
         print_json(answer)
         return
+    _tell_end(answer)
     if not answer["requests"]:
         note("no request matches. A request belongs to the window in which it ended; --start -1d looks further back")
         return
@@ -177,7 +180,10 @@ def tail(
     filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, status=status)
 
     def print_them(client: Api) -> None:
-        newest = client.get("requests", start="-1d", limit=limit, **filters)["requests"]
+        answer = client.get("requests", start="-1d", limit=limit, **filters)
+        newest = answer["requests"]
+        if not (follow or as_json):
+            _tell_end(answer)
         if not newest:
             note("no request has ended in the last day" + (", waiting for the first" if follow else ""))
         requests_.print_rows(console(), reversed(newest), as_json=as_json)
@@ -207,6 +213,12 @@ def doctor(
         fail(error)
     if not well:
         raise typer.Exit(1)
+
+
+def _tell_end(answer: Mapping[str, Any]) -> None:
+    """Say up to when an answer is complete, if that is before the end of its window."""
+    if until := data_until(answer["window"]):
+        note(until)
 
 
 def _ask(url: str, question: Callable[[Api], Any]) -> Any:

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tokentrail.formatting import UNDEFINED, count, duration, percent
+from tokentrail.formatting import UNDEFINED, count, data_until, duration, percent
 
 LOADING = "the engine loads its model; the first requests wait for it (a cold start)"
 
@@ -67,7 +67,12 @@ def view(state: Mapping[str, Any]) -> Panel:
         for e in kv
     )
     alerts = state["alerts"]
-    lines: list[Any] = [Text(traffic(summary)), Text(cache or LOADING, style="dim"), Text()]
+    lines: list[Any] = [
+        Text(traffic(summary)),
+        Text(data_until(summary["window"]), style="dim"),
+        Text(cache or LOADING, style="dim"),
+        Text(),
+    ]
     lines += [latencies(summary), Text(), slos(state["slos"]["slos"]), Text()]
     lines.append(
         Text("alerts: " + (", ".join(alerts) if alerts else "none firing"), style="bold red" if alerts else "dim")

@@ -1,0 +1,113 @@
+"""Each answer about a window says up to when it is complete, and rates divide by that time."""
+
+import pytest
+
+from collector.service import build_api
+from collector.slo.model import load_slos
+from tests.collector.rows import NOW, SECOND
+
+COMPLETE = "2026-11-21T09:59:53Z"
+GIVEN = {"goodput": {"e2e": "9s"}, "timeseries": {"metric": "requests"}}
+
+
+@pytest.fixture
+def waiting():
+    return [NOW - 5 * SECOND]
+
+
+@pytest.fixture
+def app(rows, slos_file, clock, ingest_status, waiting):
+    """An API whose log has data that was received five seconds ago."""
+    slos = load_slos(slos_file)
+    return build_api(rows.store, slos, ingest_status, lost_after_s=30.0, clock=clock, logs=[lambda: waiting[0]])[0]
+
+
+@pytest.fixture
+def traffic(rows):
+    """Four good requests a second. Of those of the last seven seconds, every fourth has arrived."""
+    ends = [NOW - k * SECOND // 4 for k in range(1, 240) if k > 28 or k % 4 == 0]
+    rows.requests({"slo_class": "chat", "ttft_ns": 1, "tpot_ns": 1.0, "ended": end} for end in ends)
+
+
+def windowed(app):
+    """The paths that take a window."""
+    return [
+        path.removeprefix("/api/v1/").replace("{name}", "chat")
+        for path, methods in app.openapi()["paths"].items()
+        if {"start", "end"} <= {one["name"] for one in methods.get("get", {}).get("parameters", ())}
+        and "{trace_id}" not in path
+    ]
+
+
+def test_each_answer_about_a_window_says_up_to_when_it_is_complete(api, app):
+    paths = windowed(app)
+    assert {"summary", "slos/chat", "requests", "incidents", "engines", "samples", "spans/names"} <= {*paths}
+    for path in paths:
+        answer = api(path, **GIVEN.get(path, {}))
+        of_window = answer["summary"] if path == "overview" else answer
+        assert of_window["window"]["complete_until"] == COMPLETE, path
+        past = api(path, **GIVEN.get(path, {}), start="-15m", end="-1m")
+        assert (past["summary"] if path == "overview" else past)["window"]["complete_until"] == "2026-11-21T09:59:00Z"
+
+
+def test_all_parts_of_an_overview_are_complete_up_to_one_moment(api, waiting, monkeypatch):
+    readings = iter(range(10**9))
+    monkeypatch.setattr("collector.watermark.Watermark.complete_until", lambda self: NOW - next(readings) * SECOND)
+    overview = api("overview")
+    parts = [
+        overview["summary"],
+        overview["slos"],
+        overview["incidents"],
+        overview["kv"],
+        *overview["timeseries"].values(),
+    ]
+    assert len({part["window"]["complete_until"] for part in parts}) == 1
+
+
+@pytest.mark.parametrize(("start", "covered_s", "total"), [("-10s", 3, 19), ("-30s", 23, 99), ("-7500ms", 0.5, 9)])
+def test_rates_are_of_the_time_that_is_complete(start, covered_s, total, api, traffic):
+    """Ten seconds of 40 requests/s read as 16 to 30."""
+    summary = api("summary", start=start)
+    assert (summary["window"]["covered_s"], summary["requests"]["total"]) == (covered_s, total)
+    assert summary["throughput"]["requests_per_s"] == 4
+    assert summary["throughput"]["output_tokens_per_s"] == 40
+    assert summary["throughput"]["total_tokens_per_s"] == 60
+    assert summary["goodput"] == {"requests_per_s": 4, "output_tokens_per_s": 40}
+    assert api("goodput", start=start, e2e="9s")["goodput"] == summary["goodput"]
+
+
+@pytest.mark.parametrize("start", ["-7s", "-5s"])
+def test_rates_of_a_time_of_which_nothing_is_complete_are_unknown(start, api, traffic):
+    summary = api("summary", start=start)
+    assert summary["requests"]["total"] == int(start[1])
+    assert (summary["window"]["covered_s"], summary["throughput"]["requests_per_s"]) == (0, None)
+    assert summary["throughput"]["output_tokens_per_s"] is None
+    assert summary["goodput"] == {"requests_per_s": None, "output_tokens_per_s": None}
+    for metric in ("requests", "output_tokens", "goodput", "attainment"):
+        assert api("timeseries", metric=metric, step="1s", start=start)["points"] == []
+
+
+@pytest.mark.parametrize("metric", ["requests", "goodput", "attainment"])
+def test_a_partial_bucket_is_marked_and_no_rate_lies_behind_it(metric, api, traffic):
+    points = api("timeseries", metric=metric, step="2s", start="-11s")["points"]
+    told = [(point["t"][-4:], point["partial"], point["value"]) for point in points]
+    value = 1.0 if metric == "attainment" else 4.0
+    assert told == [(":48Z", True, value), (":50Z", False, value), (":52Z", True, value)]
+
+
+def test_latencies_that_are_known_are_shown_as_partial(api, traffic):
+    points = api("timeseries", metric="ttft", step="2s", start="-10s")["points"]
+    assert [(point["t"][-4:], point["partial"], point["count"]) for point in points] == [
+        (":50Z", False, 8), (":52Z", True, 5), (":54Z", True, 2), (":56Z", True, 2), (":58Z", True, 2),
+    ]  # fmt: skip
+
+
+def test_a_request_that_is_bad_before_it_ends_is_in_the_last_bucket_that_is_complete(api, rows, traffic):
+    rows.open(start=NOW - 90 * SECOND, seen=NOW - SECOND)
+    points = api("timeseries", metric="attainment", step="2s", start="-10s")["points"]
+    assert [point["value"] for point in points] == [1, 0.8]
+
+
+def test_an_empty_log_is_complete_but_for_what_senders_collect(api, waiting, traffic):
+    waiting[0] = None
+    assert api("summary")["window"]["complete_until"] == "2026-11-21T09:59:58Z"
