@@ -17,6 +17,11 @@ REFUSED: Final = 421
 """The status of a request under a wrong name: Misdirected Request."""
 
 
+FOREIGN: Final = 403
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""The methods that change nothing."""
+
+
 def host_name(host: str) -> str:
     """Return a Host header without its port: `A.b:80` is `a.b`, `[::1]:80` is `::1`."""
     name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
@@ -57,6 +62,24 @@ def refusal(hosts: Collection[str], names: Collection[str]) -> str | None:
     return None
 
 
+def foreign_page(headers: Collection[tuple[bytes, bytes]]) -> str | None:
+    """Why a change is refused that a page of another origin asks for; None for the server's own pages and for programs.
+
+    `headers` have lower-case names. A browser sends such a POST without asking the server first. It says so in
+    `Sec-Fetch-Site` (https://www.w3.org/TR/fetch-metadata/), and older ones in `Origin`.
+    """
+    found = {name: value.decode("latin-1") for name, value in headers}
+    site, origin = found.get(b"sec-fetch-site"), found.get(b"origin")
+    if site is None and origin is None:
+        return None
+    if site is None and origin is not None:
+        own = found.get(b"host", "").lower()
+        site = "same-origin" if own and origin.lower().partition("://")[2] == own else "cross-site"
+    return (
+        None if site in ("same-origin", "none") else f"a page of another origin ({(origin or site or '')[:100]}) asks"
+    )
+
+
 def _is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
@@ -72,7 +95,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class AllowedHosts:
-    """ASGI middleware: HTTP under another name than `names` is answered 421, and a WebSocket is closed."""
+    """ASGI middleware: HTTP under another name than `names` is answered 421, and a WebSocket is closed. What a page of
+    another origin wants to change is answered 403.
+    """
 
     def __init__(self, app: App, names: Collection[str]) -> None:
         self._app = app
@@ -81,7 +106,9 @@ class AllowedHosts:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         hosts = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
-        why = refusal(hosts, self._names)
+        why, status = refusal(hosts, self._names), REFUSED
+        if why is None and scope.get("method", "GET") not in READING:
+            why, status = foreign_page(scope["headers"]), FOREIGN
         if why is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -89,5 +116,5 @@ class AllowedHosts:
             await send({"type": "websocket.close", "code": 1008, "reason": why[:100]})
         else:
             headers = [(b"content-type", b"text/plain; charset=utf-8")]
-            await send({"type": "http.response.start", "status": REFUSED, "headers": headers})
+            await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": why.encode(errors="replace") + b"\n"})

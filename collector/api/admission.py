@@ -21,12 +21,12 @@ from collector.api.problems import answer
 from collector.api.session import CURRENT, ClientLeftError, QueryLimits, Session, TooLongError
 from collector.status import ApiRefusal, IngestStatus
 from collector.store.insert import MEMORY_LIMIT_EXCEEDED
+from tokentrail.hosts import READING, foreign_page
 
 _WITHOUT_KEY: Final = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 _ASSETS: Final = "/static-offline-docs/"
 """Scripts and styles of `/docs`. A browser cannot show a key for a page, and this one has a field for it."""
 _METRICS: Final = "/metrics"
-_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REFUSALS: Final = {
     AmbiguousError: (ApiRefusal.AMBIGUOUS, HTTPStatus.BAD_REQUEST),
     UnauthenticatedError: (ApiRefusal.UNAUTHENTICATED, HTTPStatus.UNAUTHORIZED),
@@ -117,13 +117,17 @@ class Admission:
 
     def _admitted(self, scope: MutableMapping[str, Any]) -> Caller:
         method, path = scope["method"], scope["path"]
-        caller = admit(self._access, Role.READ if method in _READING else Role.ADMIN, scope)
+        caller = admit(self._access, Role.READ if method in READING else Role.ADMIN, scope)
         route = f"{method} {path}"[:200]
+        msg = None
         if path == _METRICS and caller.tenant:
             msg = f"the key {caller.key_id} is for one tenant; /metrics has those of all tenants"
+        elif method not in READING and not caller.key_id:  # no page knows a key
+            msg = foreign_page(scope["headers"])
+        if msg is not None:
             self._access.audit.write("denied", key=caller.key_id, address=caller.address, route=route, reason=msg)
             raise ForbiddenError(msg)
-        if method not in _READING:
+        if method not in READING:
             self._access.audit.write(
                 "changed", key=caller.key_id, role=caller.role, address=caller.address, route=route
             )

@@ -372,3 +372,10 @@ def test_a_name_that_a_page_rebound_is_refused(server):
     for path in ("/v1/models", "/metrics", "/healthz"):
         assert httpx.get(server.url + path, headers={"Host": "rebound.test"}).status_code == 421
         assert httpx.get(server.url + path, headers={"Host": "localhost"}).status_code == 200
+
+
+def test_a_page_of_another_origin_puts_no_engine_to_sleep(server):
+    for path in ("/sleep", "/wake_up", "/v1/completions"):
+        answer = httpx.post(server.url + path, headers={"Sec-Fetch-Site": "cross-site"}, content=b"{}")
+        assert answer.status_code == 403
+    assert httpx.get(f"{server.url}/readyz").json() == {"status": "ok"}

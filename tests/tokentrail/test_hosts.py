@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tokentrail.hosts import AllowedHosts, allowed_names, host_name, is_allowed, names_in
+from tokentrail.hosts import AllowedHosts, allowed_names, foreign_page, host_name, is_allowed, names_in
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,18 @@ def test_another_name_gets_no_answer_of_the_application():
     assert (start["status"], reached) == (421, [])
     assert body["body"] == b"the request has the header Host 2 times; send it once\n"
     assert asked("lifespan") == ([], ["lifespan"])
+
+
+@pytest.mark.parametrize(
+    ("headers", "foreign"),
+    [
+        ({}, False), ({b"host": b"a:1"}, False),
+        ({b"sec-fetch-site": b"same-origin", b"origin": b"http://b"}, False), ({b"sec-fetch-site": b"none"}, False),
+        ({b"sec-fetch-site": b"same-site"}, True), ({b"sec-fetch-site": b"cross-site"}, True),
+        ({b"sec-fetch-site": b"cross-site", b"origin": b"http://a:1", b"host": b"a:1"}, True),
+        ({b"origin": b"http://A:1", b"host": b"a:1"}, False), ({b"origin": b"http://a:2", b"host": b"a:1"}, True),
+        ({b"origin": b"null", b"host": b"a:1"}, True), ({b"origin": b"", b"host": b""}, True),
+    ],
+)  # fmt: skip
+def test_who_asks_for_a_change(headers, foreign):
+    assert (foreign_page([*headers.items()]) is not None) is foreign

@@ -201,3 +201,23 @@ def test_the_api_refuses_a_name_of_another_host(rows, clock, ingest_status, tmp_
     assert client.get("/api/v1/summary", headers={"host": "evil.example"}).status_code == 421
     assert client.get("/api/v1/summary", headers={"host": "localhost:8080"}).status_code == 200
     assert client.get("/healthz", headers={"host": "evil.example"}).status_code == 200
+
+
+def test_a_page_of_another_origin_changes_nothing(rows, clock, ingest_status, tmp_path):
+    keys = tmp_path / "keys.json"
+    app, _ = build_api(rows.store, (), ingest_status, lost_after_s=30.0, clock=clock, access=access_to(keys))
+    client = TestClient(app)
+    for headers in (
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "https://evil.example"},
+    ):
+        assert client.post("/api/v1/backup", headers=headers).status_code == 403
+        assert client.get("/api/v1/summary", headers=headers).status_code == 200
+    denied = [json.loads(line) for line in keys.with_name("audit.denied.jsonl").read_text().splitlines()]
+    assert [line["route"] for line in denied] == ["POST /api/v1/backup"] * 3
+    assert "https://evil.example" in denied[-1]["reason"]
+    for headers in ({}, {"origin": "http://testserver"}, {"sec-fetch-site": "same-origin", "origin": "https://x"}):
+        assert client.post("/api/v1/backup", headers=headers).status_code not in (403, 421)
+    admin = add_key(keys, "admin")
+    assert client.post("/api/v1/backup", headers=admin | {"sec-fetch-site": "cross-site"}).status_code != 403
