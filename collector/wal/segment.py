@@ -80,9 +80,10 @@ def list_segments(folder: Path) -> list[Segment]:
         names = path.read_text(errors="replace").split()
         members = tuple(waiting.pop(name) for name in names if name in waiting)
         waiting[path.stem] = Segment(path, sum(member.size for member in members), members)
+    stored = {path.stem for path in files if path.suffix == INSERTED_SUFFIX}
     for segment in list(waiting.values()):
         is_empty_group = segment.path.suffix == GROUP_SUFFIX and not segment.members
-        if is_empty_group or segment.path.with_suffix(INSERTED_SUFFIX).exists():
+        if is_empty_group or segment.id in stored:
             _remove(waiting.pop(segment.id))
     return [waiting[name] for name in sorted(waiting)]
 

@@ -11,6 +11,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 import collector
 from collector.signals import TRACES
+from collector.store import part_folders
 from collector.store.definitions import read_migrations
 from collector.store.errors import StoreError
 from collector.store.insert import insert_otlp
@@ -277,6 +278,27 @@ def test_every_table_is_synced_before_the_first_statement_of_a_migration_changes
     write_version_2(store)
     apply_schema(store, sql_dir=sql_dir)
     assert NEXT in dict(recorded(store))
+
+
+def test_a_migration_is_on_the_disk_before_it_is_recorded_and_its_record_before_tables_are_made(
+    store, current, sql_dir, monkeypatch
+):
+    apply_schema(store, sql_dir=current)
+    (sql_dir / "migrations" / f"{NEXT:04}_later.sql").write_text("INSERT INTO totals VALUES ('model', 1);\n")
+    folders, synced = {}, []
+
+    def sync(folder):
+        for table in ("schema_version", "totals"):
+            if store.query(f"EXISTS {table}").result_rows == [(1,)]:
+                folders[store.table_folder(table)] = table
+        rows_now = [len(rows(store, table)) for table in sorted(folders.values())]
+        synced.append((folders.get(folder), *rows_now))
+
+    monkeypatch.setattr(part_folders, "sync_folder", sync)
+    apply_schema(store, sql_dir=sql_dir)
+    recorded_before = len(recorded(store)) - 1
+    assert ("totals", recorded_before, 1) in synced
+    assert ("schema_version", recorded_before + 1, 1) in synced
 
 
 def test_a_store_one_version_newer_is_refused(store, sql_dir):

@@ -90,10 +90,12 @@ def test_a_writer_that_stands_still_makes_no_lost_requests(tmp_path):
 
         with writer.paused(5):
             announce_for(6)
+            assert "of traces wait for the store, the oldest for" in service.status.snapshot().behind
         announce_for(2.5)
         ingest.submit(end(1, time.time_ns())).result()
         wait(lambda: counted(live)[0] == 1)
         assert counted(live) == [1, 1, 0]
+        assert service.status.snapshot().behind == ""
         (found,) = live._evaluate()
         assert (found.requests.good, found.requests.lost) == (1, 0)
     finally:
