@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, tzinfo
+from typing import Any
 
 import streamlit as st
 
@@ -14,7 +15,7 @@ from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
 from tokentrail.connection import OTHER_FORM
-from tokentrail.formatting import clock, data_until, plain, without_user
+from tokentrail.formatting import cell, clock, data_until, plain, without_user
 
 _log = logging.getLogger(__name__)
 _last = {"took_s": 0.5}
@@ -173,3 +174,9 @@ def bar(share: float | None, colour: str) -> None:
     if share is not None:
         filled = 1.0 if share < 0 else min(1.0, share)
         st.html(f'<div class="tt-bar"><div style="width:{filled:.1%};background:{colour}"></div></div>')
+
+
+def table(rows: Sequence[Json], **options: Any) -> None:
+    """A table. Its texts may be of others, and are downloaded as CSV, too."""
+    shown = [{name: cell(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows]
+    st.dataframe(shown, hide_index=True, **options)

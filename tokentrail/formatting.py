@@ -133,23 +133,44 @@ _USER = re.compile(r"(?<=//).*@|^[^/]*@")
 
 
 def one_line(text: str) -> str:
-    r"""Text of others for a terminal, with control characters as escapes: they move its cursor or change its colours.
+    r"""Text of others for one line of a terminal, a page or a figure: what draws nothing is an escape.
 
-    A name that has a line break becomes `a\nb`, with a backslash.
+    Control characters move a terminal's cursor or change its colours, marks of direction turn the text after them,
+    and invisible characters make two names look alike. A name that has a line break becomes `a\nb`, with a backslash.
     """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""C0, C1, the two line breaks of Unicode, and the marks that turn the direction of the text after them."""
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""The categories Cc, Cf, Cs, Zl and Zp of Unicode, and letters and marks that are drawn as nothing or as a space:
+Hangul fillers, the empty Braille pattern, variation selectors and tags."""
+
+
+def cell(text: str) -> str:
+    """Text of others for a cell of a table, which may be downloaded as CSV. A spreadsheet takes `=1+1` for a formula.
+
+    "=1+1" becomes "'=1+1", which it shows as text.
+    """
+    flat = one_line(text)
+    return f"'{flat}" if flat.startswith(("=", "+", "-", "@")) else flat
 
 
 def plain(text: str) -> str:
-    """Escape text of others, so that Markdown shows it as it is: no links, images, HTML or formatting.
+    """Escape text of others, so that Markdown shows it as it is: no links, images, icons, HTML or formatting.
 
-    Markdown makes a link of an address even when it is escaped, so a zero-width space is put into each. Control
-    characters become escapes: one that turns the direction would show the numbers after it backwards.
+    Streamlit makes a link of an address, an icon of `:material/x:`, an emoji of `:x:` and an arrow of `->` even when
+    they are escaped, so a zero-width space is put into each. Characters that draw nothing become escapes.
     """
     flat = one_line(" ".join(text.split()))[:400]
-    broken = re.sub(r"(://|www\.|@)", "\u200b\\1", flat, flags=re.IGNORECASE)
+    broken = _REPLACED.sub("\u200b\\g<0>", flat)
+    broken = _SIGNS.sub(lambda found: f"{found[0][0]}\u200b{found[0][1:]}", broken)
     return re.sub(r"([\\`*_{}\[\]()<>#+!|$~:&-])", r"\\\1", broken) + ("…" if len(flat) == 400 else "")
+
+
+_REPLACED = re.compile(r"://|www\.|@|(?<=:)\w[\w/+-]*:", flags=re.IGNORECASE)
+_SIGNS = re.compile(r"(?<!\S)(<->|->|<-|--|>=|<=|~=)(?!\S)")
+"""What Streamlit makes one sign of, where spaces stand around it."""

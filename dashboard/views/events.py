@@ -8,10 +8,11 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
+from dashboard import components
 from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
-from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, one_line, percent, plain
+from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, percent, plain
 
 SEVERITY_COLOURS: dict[str, Any] = {"page": "red", "ticket": "orange", "info": "blue"}
 MOST_IN_VIEW = 3
@@ -130,8 +131,7 @@ def tables(answer: Json, cold_starts: list[Json], view: View) -> None:
 def _table(rows: list[dict[str, str]], empty: str, key: str) -> None:
     with st.container(key=key):
         if rows:
-            shown = [{column: one_line(text) for column, text in row.items()} for row in rows]
-            st.dataframe(shown, hide_index=True, placeholder=UNDEFINED)
+            components.table(rows, placeholder=UNDEFINED)
         else:
             st.caption(empty)
 

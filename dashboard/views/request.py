@@ -203,7 +203,7 @@ def phases(trail: Json) -> None:
     ]
     with st.container(key="phases"):
         if rows:
-            st.dataframe(rows, hide_index=True)
+            components.table(rows)
         else:
             st.caption("This engine does not report phases.")
         reasons = [f"{reason} ({duration(seconds)})" for reason, seconds in wait_reasons(trail["request"])]
@@ -228,7 +228,7 @@ def waits(trail: Json) -> None:
     ]
     with st.container(key="waits"):
         if rows:
-            st.dataframe(rows, hide_index=True, placeholder=UNDEFINED)
+            components.table(rows, placeholder=UNDEFINED)
         if interfering:
             tokens = sum(step["prefill_tokens"] for step in interfering)
             spent = sum(step["duration_s"] for step in interfering)

@@ -88,9 +88,8 @@ def page() -> None:
         )
         st.button("First page", disabled=cursor is None, on_click=_go, args=(first_page, None))
         st.button("Next page", disabled=found["next"] is None, on_click=_go, args=(first_page, found["next"]))
-    st.dataframe(
+    components.table(
         table(found["requests"]),
-        hide_index=True,
         height=640,
         placeholder=UNDEFINED,
         column_config=columns(view.zone),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard import palette
+from dashboard import components, palette
 from dashboard.components import bar, metric
 from dashboard.help_texts import HELP
 from dashboard.transform import Json, NotEnded, idle_last, slo_state
@@ -73,7 +73,7 @@ def card(slo: Json, engines: list[Json] | None) -> None:
     )
     with st.expander("Burn rates"):
         st.caption(HELP["Burn rate"])
-        st.dataframe([burn_row(window) for window in slo["burn"]], hide_index=True, placeholder=UNDEFINED)
+        components.table([burn_row(window) for window in slo["burn"]], placeholder=UNDEFINED)
 
 
 def thresholds(slo: Json) -> str:

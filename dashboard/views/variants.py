@@ -54,7 +54,7 @@ def body(view: View) -> None:
         )
         return
     components.span(measured[0][1]["window"], view.zone)
-    st.dataframe([row(*one) for one in measured], hide_index=True, width="stretch", key="variants")
+    components.table([row(*one) for one in measured], width="stretch", key="variants")
     figure = curve(measured)
     if any(len(trace["x"]) > 1 for trace in figure["data"]):
         st.subheader("Throughput against latency", help="One point for each variant, in the order of the table.")

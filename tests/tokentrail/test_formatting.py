@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+import unicodedata
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -8,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokentrail.formatting import (
+    cell,
     clock,
     count,
     data_until,
     duration,
     estimate,
     instant,
+    one_line,
     pace,
     percent,
     plain,
@@ -133,6 +137,37 @@ def test_plain_leaves_markdown_nothing_to_work_with():
     assert plain("a\n\n# b") == r"a \# b"
     assert plain("\u202e E2E 1.60 s\x1b") == r"\\u202e E2E 1.60 s\\x1b"  # not `s 06.1 E2E`
     assert len(plain("x" * 10_000)) == 401
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["m :material/delete: x", ":streamlit:", "a:smile:b", ":red[x]", "a -> b", "<->", "x -- y", "a <= b", "a <- b"],
+)
+def test_plain_leaves_streamlit_nothing_to_replace(word):
+    shown = re.sub(r"\\(?=[^\w\s])", "", plain(word))
+    assert "\u200b" in shown or ":red[" in word
+    assert shown.replace("\u200b", "") == word
+    assert not re.search(r":(material/\w+|streamlit|smile):|(?<!\S)(<->|->|<-|--|<=)(?!\S)", shown)
+
+
+def test_names_with_colons_and_dashes_can_be_copied():
+    assert plain("llama:7b").replace("\\", "") == "llama:7b"
+    assert plain("a--b->c").replace("\\", "") == "a--b->c"
+
+
+def test_what_draws_nothing_is_an_escape():
+    """Each code point of these categories, so that a new version of Unicode is noticed."""
+    unseen = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
+    fillers = "\u115f\u1160\u3164\uffa0\u2800\u034f\ufe0f\U000e0041\U000e0100"
+    assert [c for c in [*unseen, *fillers] if not one_line(c).startswith("\\")] == []
+    for word in ("gpt-4o", "naïve 漢字 🚀", "a b\u202fc", "שלום", "e\u0301"):
+        assert one_line(word) == word
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n="])
+def test_a_cell_is_no_formula(start):
+    assert cell(f"{start}1+1")[0] in "'\\"
+    assert cell("a=1") == "a=1"
 
 
 def test_an_estimate_has_a_sign_and_its_error():
