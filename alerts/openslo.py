@@ -15,14 +15,12 @@ A field that would change the promise and has no meaning here is refused by its 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
 from collector.slo.durations import format_duration, parse_duration
 from collector.slo.model import SloFileError, load_slos, place_of
@@ -264,12 +262,12 @@ def _slo(document: Any, where: str) -> dict[str, Any]:
     try:
         return _Document.model_validate(document).as_ours()
     except ValidationError as error:
-        lines = (f"{where}: {place_of(e)}: {_fix(e)}" for e in error.errors())
+        lines = (f"{where}: {place_of(e['loc'])}: {_fix(e)}" for e in error.errors())
         raise OpenSloError("\n".join(lines)) from None
 
 
-def _fix(error: ErrorDetails) -> str:
-    context: Mapping[str, Any] = error.get("ctx", {})
+def _fix(error: Any) -> str:
+    context = error.get("ctx", {})
     match error["type"]:
         case "extra_forbidden":
             return _REFUSED.get(str(error["loc"][-1]), "is no field that can be read here: remove it")
@@ -280,4 +278,4 @@ def _fix(error: ErrorDetails) -> str:
         case "too_long" | "too_short":
             return f"has {context['actual_length']} entries; write one, and an SLO for each"
         case _:
-            return error["msg"].removeprefix("Value error, ")
+            return str(error["msg"]).removeprefix("Value error, ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +19,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
 from collector.slo.durations import parse_duration
 from tokentrail.folders import words_of
@@ -228,12 +228,12 @@ def load_slos(path: Path) -> tuple[Slo, ...]:
 
 def describe(error: ValidationError) -> list[str]:
     """One line per problem: its place and its fix."""
-    return [f"{place_of(e)}: {_fix(e)}" for e in error.errors()]
+    return [f"{place_of(e['loc'])}: {_fix(e)}" for e in error.errors()]
 
 
-def place_of(error: ErrorDetails) -> str:
-    """The place of one problem, such as `slos[0].window`."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
+def place_of(loc: Sequence[int | str]) -> str:
+    """The place of a problem, such as `slos[0].window`."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
     return "".join(parts).removeprefix(".") or "the file"
 
 

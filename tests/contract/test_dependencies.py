@@ -29,7 +29,7 @@ EXTRAS = {
     "collector": ["collector-server"],
     "instrumented_engine": ["engine"],
     "dashboard": ["dashboard"],
-    "alerts": ["cli"],
+    "alerts": ["cli", "collector-server"],
 }
 """The first part that a file is in is the one that counts."""
 HOLES = {

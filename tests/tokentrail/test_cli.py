@@ -60,6 +60,16 @@ def test_a_part_without_its_packages_names_the_extra(part, monkeypatch):
     assert f"pip install 'tokentrail[{part}]'" in result.output
 
 
+def test_rules_need_what_reads_the_slo_file(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pydantic" else "found")
+    result = runner.invoke(app, ["rules"], env={"COLUMNS": "400"})
+    assert result.exit_code == 1
+    assert (
+        "packages of the alerts are not installed (pydantic): pip install 'tokentrail[collector-server]'"
+        in result.output
+    )
+
+
 def test_help_has_a_line_for_each_command_where_there_is_no_terminal():
     lines = runner.invoke(app, ["--help"], env={"COLUMNS": "40"}).stdout.splitlines()
     (demo,) = [line for line in lines if line.startswith("  demo ")]

@@ -22,7 +22,12 @@ _NEEDS: Final = {
     "alerts": ("pydantic", "yaml"),
 }
 """Modules that each part imports and that only an extra brings."""
-_EXTRAS: Final = {"collector": "collector", "instrumented_engine": "engine", "dashboard": "dashboard", "alerts": "cli"}
+_EXTRAS: Final = {
+    "collector": "collector",
+    "instrumented_engine": "engine",
+    "dashboard": "dashboard",
+    "alerts": "collector-server",
+}
 
 
 def folder() -> Path:
