@@ -92,6 +92,8 @@ class IngestSnapshot:
     scrape_series_dropped: int
     scrape_targets: int
     scrape_targets_dropped: int
+    discovery_problems: dict[str, str]
+    """By file or name that should tell targets: why it tells none, or only those of before."""
     ready: bool
     reason: str
     """Why the collector is not ready; empty when it is."""
@@ -133,6 +135,7 @@ class IngestStatus:
     _expired: Counter[str] = field(default_factory=Counter)
     _last_retention_unix_s: float = 0.0
     _scrapes: Counter[str] = field(default_factory=Counter)
+    _discovery_problems: dict[str, str] = field(default_factory=dict)
 
     def received(self, items: str, *, count: int, size: int, duplicate: bool, rejected: Mapping[str, int]) -> None:
         """Count one acknowledged payload of `count` items, spans for example; the `rejected` ones are among them."""
@@ -222,6 +225,14 @@ class IngestStatus:
         with self._lock:
             self._counts["scrape_targets"], self._counts["scrape_targets_dropped"] = targets, dropped
 
+    def discovered(self, source: str, problem: str) -> None:
+        """Set why a file or a name does not tell its targets; empty when it does."""
+        with self._lock:
+            if problem:
+                self._discovery_problems[source] = problem
+            else:
+                self._discovery_problems.pop(source, None)
+
     def set_ready(self, part: str) -> None:
         """Record that `part` works. The collector is ready when every part is."""
         with self._lock:
@@ -287,6 +298,7 @@ class IngestStatus:
                 scrape_series_dropped=self._counts["scrape_series_dropped"],
                 scrape_targets=self._counts["scrape_targets"],
                 scrape_targets_dropped=self._counts["scrape_targets_dropped"],
+                discovery_problems=self._discovery_problems.copy(),
                 ready=not not_ready,
                 reason="; ".join(not_ready.values()),
                 behind="; ".join(self._behind()),

@@ -100,9 +100,9 @@ def create_app(
     errors = problems.responses(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
     )
-    parts = (summary, goodput, slos, requests, request, timeseries, engines, samples, incidents, spans)
+    parts = (summary, goodput, slos, requests, request, timeseries, engines, incidents, spans)
     context = asked_once(context)
-    routers = [part.router(context) for part in parts]
+    routers = [*(part.router(context) for part in parts), samples.router(context, status)]
     endpoints = {
         route.path: route.endpoint for router in routers for route in router.routes if isinstance(route, APIRoute)
     }

@@ -22,6 +22,7 @@ from collector.samples.names import SCRAPE_DURATION, UP
 from collector.samples.present import Process, processes
 from collector.sql.fragment import TRUE, Fragment, all_of
 from collector.sql.queries import part
+from collector.status import IngestStatus
 
 _CARRIED_NS: Final = 600 * SECOND_NS
 """A process that was not sampled for so long has no value any more, however long its intervals are."""
@@ -30,6 +31,7 @@ _LOOK_BACK_NS: Final = 300 * SECOND_NS
 _PROGRESS: Final = ("running", "waiting", "generation_tokens", "prompt_tokens", "engine_steps", "itl", "ttft")
 """Requests, and counters that grow while an engine works on them. Some engines count tokens when the request ends,
 so tokens alone would call a long answer a standstill."""
+_MOST_PROBLEMS: Final = 100
 _LATENCIES: Final = ("ttft", "itl", "tpot", "e2e", "queue")
 
 
@@ -47,11 +49,20 @@ class SampledProcess(BaseModel):
     values: dict[str, float]
 
 
+class DiscoveryProblem(BaseModel):
+    """A file of targets, or a name, that tells no targets now. Those that it told before are still scraped."""
+
+    source: str
+    problem: str
+
+
 class Samples(BaseModel):
     """`/samples`."""
 
     window: WindowOut
     processes: list[SampledProcess]
+    discovery_problems: list[DiscoveryProblem]
+    """At most 100."""
 
 
 class Between(BaseModel):
@@ -83,16 +94,20 @@ class SampledLatencies(BaseModel):
     latencies: list[SampledLatency]
 
 
-def router(ctx: Context) -> APIRouter:
+def router(ctx: Context, status: IngestStatus) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["engines"])
 
     @routes.get("/samples", dependencies=[ALL_TENANTS])
     def get_samples(query: Annotated[WindowQuery, Query()]) -> Samples:
-        """The newest metrics of each process that is scraped or sends them."""
+        """The newest metrics of each process that is scraped or sends them, and why some targets are not known."""
         window = query.window(ctx.clock())
-        told = WindowOut.of(window, ctx.complete_until())
-        return Samples(window=told, processes=[_out(process) for process in _processes(ctx, window)])
+        problems = sorted(status.snapshot().discovery_problems.items())[:_MOST_PROBLEMS]
+        return Samples(
+            window=WindowOut.of(window, ctx.complete_until()),
+            processes=[_out(process) for process in _processes(ctx, window)],
+            discovery_problems=[DiscoveryProblem(source=source, problem=problem) for source, problem in problems],
+        )
 
     @routes.get("/samples/latencies", dependencies=[ALL_TENANTS])
     def get_sampled_latencies(query: Annotated[WindowQuery, Query()]) -> SampledLatencies:

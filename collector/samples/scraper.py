@@ -81,7 +81,7 @@ class Scraper:
     ) -> None:
         """`clock` gives unix seconds."""
         self._static = static
-        self._files = Files(files, self._note)
+        self._files = Files(files, self._discovered)
         self._ingest = ingest
         self._limits = limits
         self._scraper_id = scraper_id
@@ -163,9 +163,9 @@ class Scraper:
             async with asyncio.timeout(self._limits.timeout_s):
                 found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
             self._addresses[item.url] = [str(address[0]) for *_, address in found]
-            self._note(f"the name {host}", "")
+            self._discovered(f"the name {host}", "")
         except (OSError, TimeoutError, UnicodeError) as error:  # the last for `a..b`, which can be no name
-            self._note(f"the name {host}", f"not found: {error}")
+            self._discovered(f"the name {host}", f"not found: {error}")
 
     async def _keep_scraping(self, client: httpx.AsyncClient, target: Target) -> None:
         interval_s = self._limits.interval_s
@@ -276,6 +276,10 @@ class Scraper:
             result = ScrapeResult.LOG
             self._note("the log of metrics", f"samples are lost: {error}")
         self._status.scraped(result, series_dropped=series_dropped)
+
+    def _discovered(self, source: str, problem: str) -> None:
+        self._note(source, problem)
+        self._status.discovered(source, problem)
 
     def _note(self, subject: str, reason: str) -> None:
         """Log a change: something fails, fails for another reason, or works again (`reason` is empty)."""

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 _URL: Final = re.compile(r"(?:(?P<service>[^=/:]+)=)?(?P<dns>dns\+)?(?P<url>https?://\S+)")
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:@?#\[\]]+)(:\d+)?")
@@ -99,27 +99,55 @@ def _host_and_port(url: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _label(value: Any) -> str:
+    """The value of a label as it is written, as Prometheus takes it: 7 is a text like any other."""
+    if isinstance(value, bool):  # of JSON
+        return str(value).lower()
+    if not isinstance(value, str | None):
+        msg = "must be one value"
+        raise ValueError(msg)  # pydantic reports a ValueError at its field
+    return value or ""
+
+
 class _Group(BaseModel):
     """One entry of a `file_sd` file."""
 
     model_config = ConfigDict(extra="forbid")
 
     targets: list[str]
-    labels: dict[str, str] = {}
+    labels: dict[str, Annotated[str, BeforeValidator(_label)]] = {}
+
+
+class _AsWritten(yaml.SafeLoader):
+    """YAML's safe loader, with numbers, dates, yes and no left as text."""
+
+
+def _as_written(loader: _AsWritten, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+for _kind in ("int", "float", "bool", "timestamp"):
+    _AsWritten.add_constructor(f"tag:yaml.org,2002:{_kind}", _as_written)
 
 
 class Files:
     """Reads `file_sd` files again when they change. A file that cannot be read keeps its last targets."""
 
     def __init__(self, patterns: Sequence[str], report: Callable[[str, str], None]) -> None:
-        """`report` is told a file and its error."""
+        """`report` is told a file, or a pattern, and its error; an empty one: it can be read, or is gone."""
         self._patterns = patterns
         self._report = report
         self._read: dict[str, tuple[float, list[Target]]] = {}
 
     def targets(self) -> list[Target]:
         """Return the targets of all files that match a pattern now."""
-        found = [str(path) for p in map(Path, self._patterns) for path in sorted(p.parent.glob(p.name))]
+        found = []
+        for pattern in self._patterns:
+            paths = [str(path) for path in sorted(Path(pattern).parent.glob(Path(pattern).name))]
+            self._report(pattern, "" if paths else "no file has this name")
+            found += paths
+        for gone in self._read.keys() - {*found, *self._patterns}:
+            self._report(gone, "")
         self._read = {path: self._fresh(path) for path in found}
         return [target for _, targets in self._read.values() for target in targets]
 
@@ -132,7 +160,9 @@ class Files:
             if status.st_size > _LARGEST_FILE:
                 msg = f"it is larger than {_LARGEST_FILE} bytes"
                 raise ValueError(msg)
-            return status.st_mtime, list(read_file(path))
+            fresh = status.st_mtime, list(read_file(path))
+            self._report(path, "")
+            return fresh
         except (OSError, ValueError, yaml.YAMLError) as error:
             self._report(path, str(error))
         except RecursionError:
@@ -143,16 +173,20 @@ class Files:
 def read_file(path: str) -> Iterator[Target]:
     """Read the targets of one file, JSON or YAML; raises OSError, ValueError or YAMLError."""
     text = Path(path).read_text(encoding="utf-8")
-    document = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+    if path.endswith(".json"):
+        document = json.loads(text, parse_int=str, parse_float=str)
+    else:
+        document = yaml.load(text, Loader=_AsWritten)  # noqa: S506 - a SafeLoader
     try:
         groups = TypeAdapter(list[_Group]).validate_python(document or [])
     except ValidationError as error:
         first = error.errors()[0]
-        msg = ".".join(map(str, ("entry", *first["loc"]))) + f": {first['msg']}"
+        told = first["msg"].removeprefix("Value error, ")
+        msg = ".".join(map(str, ("entry", *first["loc"]))) + f": {told}"
         raise ValueError(msg) from error
     for group in groups:
         for address in group.targets:
-            yield _of_file(address, group.labels)
+            yield _of_file(address, {key: value for key, value in group.labels.items() if value})
 
 
 def _of_file(address: str, labels: Mapping[str, str]) -> Target:

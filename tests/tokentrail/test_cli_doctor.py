@@ -308,7 +308,7 @@ def test_doctor_warns_of_a_clock_that_differs(ahead_s, behind_s, told):
 
     class Fake:
         def get(self, path, **_):
-            return {"engines": [engine]} if path == "engines" else {"processes": []}
+            return {"engines": [engine]} if path == "engines" else {"processes": [], "discovery_problems": []}
 
     found = [one for one in doctor._engines(Fake()) if one.name == "clock"]
     assert [(one.state, one.detail, "NTP" in one.fix) for one in found] == [("warn", detail, True) for detail in told]
@@ -320,10 +320,13 @@ def test_doctor_warns_of_each_scrape_that_fails_or_tells_nothing():
             of = [("chat", True, ""), ("sent", None, ""), ("lost", False, "connect"), ("told", False, "")]
             of.append(("site", True, "no_metrics"))
             keys = ("service", "up", "reason")
-            return {"processes": [{"instance": "i", **dict(zip(keys, one, strict=True))} for one in of]}
+            processes = [{"instance": "i", **dict(zip(keys, one, strict=True))} for one in of]
+            problems = [{"source": "/etc/targets.yml", "problem": "entry.0.labels.zone: must be one value"}]
+            return {"processes": processes, "discovery_problems": problems}
 
     found = [(finding.state, finding.detail) for finding in doctor._scrapes(Fake())]
     assert found == [
+        ("warn", "/etc/targets.yml: entry.0.labels.zone: must be one value"),
         ("warn", "lost i: the last one failed (connect)"),
         ("warn", "told i: the last one failed (down)"),
         ("warn", "site i answers, and tells no metric that tokentrail knows"),

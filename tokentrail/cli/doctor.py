@@ -198,7 +198,11 @@ def _clock(name: str, engine: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _scrapes(api: Api) -> Iterator[Finding]:
-    for process in api.get("samples", start="-5m")["processes"]:
+    samples = api.get("samples", start="-5m")
+    for told in samples["discovery_problems"]:
+        fix = "repair it: no target of it is scraped, or only those that it named before"
+        yield Finding("targets", "warn", f"{told['source']}: {told['problem']}", fix)
+    for process in samples["processes"]:
         name = f"{process['service']} {process['instance']}"
         if process["up"] is False:
             detail = f"{name}: the last one failed ({process['reason'] or 'down'})"

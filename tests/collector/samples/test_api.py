@@ -371,6 +371,17 @@ def test_a_target_that_answers_and_tells_nothing_known_is_not_lost(scrapes, api,
     }
 
 
+def test_a_file_that_tells_no_targets_is_named_until_it_does(api, ingest_status):
+    assert api("samples")["discovery_problems"] == []
+    for n in range(101):
+        ingest_status.discovered(f"/targets/{n:03}.yml", "entry.0.labels.zone: must be one value")
+    told = api("samples")["discovery_problems"]
+    assert len(told) == 100
+    assert told[0] == {"source": "/targets/000.yml", "problem": "entry.0.labels.zone: must be one value"}
+    ingest_status.discovered("/targets/000.yml", "")
+    assert api("samples")["discovery_problems"][0]["source"] == "/targets/001.yml"
+
+
 def test_an_outage_and_a_standstill_that_are_older_than_the_window_begin_when_they_did(scrapes, api):
     ages = [*range(7200, 3600, -60), *range(3600, 0, -10)]
     scrapes.add(page(1, 0, 1), NOW - 7260 * SECOND).add(page(6, 0, 9), NOW - 7260 * SECOND, instance="hung")

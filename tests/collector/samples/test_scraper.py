@@ -322,10 +322,11 @@ def test_a_name_is_one_target_per_address(log, engine, scrape):
 
 def test_a_name_that_can_be_none_stops_no_other_target(log, engine, scrape, caplog):
     served = engine(PAGE)
-    scrape(f"typo=dns+http://a..b:1,wrong=http://xn--:1,chat={served.url}")
+    scraper = scrape(f"typo=dns+http://a..b:1,wrong=http://xn--:1,chat={served.url}")
     eventually(lambda: log.scrapes("chat") and log.scrapes("wrong"))
     assert log.scrapes("wrong")[0][2]["up"] == {"reason": "connect"}
     assert "the name a..b: not found" in caplog.text
+    assert scraper.status.snapshot().discovery_problems.keys() == {"the name a..b"}
     assert "Traceback" not in caplog.text
 
 
