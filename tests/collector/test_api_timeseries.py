@@ -153,3 +153,14 @@ def test_kv_usage_is_the_largest_of_a_step_when_a_restart_changes_the_number_of_
     assert api("timeseries", metric="kv_usage", step="10s")["points"] == [
         {"t": "2026-11-21T09:59:30Z", "partial": False, "value": 0.9}
     ]
+
+
+def test_itl_of_speculation_is_that_of_its_steps_and_their_mean_is_the_tpot(rows, api):
+    """Each step of 60 ms accepts three tokens: the first carries the wait (docs/numbers.md)."""
+    request = rows.request(e2e=800_000_000, output_tokens=31, tpot_ns=20_000_000)
+    waits_us = [200_000, *[60_000, 0, 0] * 10]
+    rows.tokens(request, waits_us)
+    (point,) = api("timeseries", metric="itl")["points"]
+    assert (point["count"], point["p50"], point["p99"], point["max"]) == (30, 0, 0.06, 0.06)
+    (of_requests,) = api("timeseries", metric="tpot")["points"]
+    assert of_requests["p50"] == sum(waits_us[1:]) / 30 / 1e6
