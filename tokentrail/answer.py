@@ -53,11 +53,12 @@ class Answer:
             return (Output(said=size(event)),) if event else ()
         kind = word(of(event, "type"))
         if error := of(event, "error"):
-            self.fail(error)
-            return ()
+            self.fail(event if isinstance(error, str | bool) else error)
         if (choices := of(event, "choices")) is not None:
             self._identify(event)
             return self._chat(event, choices if isinstance(choices, list) else ())
+        if error:
+            return ()
         if kind.startswith("response."):
             return self._response_event(kind, event)
         if kind in _MESSAGE_EVENTS:
@@ -97,7 +98,7 @@ class Answer:
                 self.reasons[index] = known
                 self.complete = True
                 if known == "error":
-                    self.error_type = self.error_type or OTHER_ERROR
+                    self.error_type = self.error_type or type_of_error(of(choice, "error")) or OTHER_ERROR
             delta = of(choice, "delta") or of(choice, "message")
             pieces = [of(choice, "text"), *(of(delta, name) for name in CONTENT_FIELDS)]
             thoughts = [of(delta, name) for name in REASONING_FIELDS]
@@ -161,14 +162,26 @@ class Answer:
             self.complete = True
 
     def fail(self, error: Any) -> None:
-        """The answer told of an error, and is over. The type `error` is that of the event, in streams of responses."""
-        kind = word(of(error, "type"))
-        self.error_type = (kind if kind != "error" else "") or word(of(error, "code")) or OTHER_ERROR
+        """The answer told of an error, and is over."""
+        self.error_type = type_of_error(error) or OTHER_ERROR
         self.complete = True
 
     def _identify(self, source: Any) -> None:
         self.response_id = self.response_id or text(of(source, "id"))
         self.model = self.model or text(of(source, "model"))
+
+
+def type_of_error(error: Any) -> str:
+    """The type of an error that a server told within a success, or else its code; "" for none.
+
+    The type `error` is that of the event, in streams of responses. An error may lie within another, as anthropic's
+    client gives it. TGI has `error_type`, and gateways may have a number alone, mostly that of an HTTP status.
+    """
+    if (inner := of(error, "error")) and not isinstance(inner, str | bool):
+        error = inner
+    kind, code = word(of(error, "type")), of(error, "code")
+    kind = "" if kind == "error" else kind or word(of(error, "error_type"))
+    return kind or word(str(code) if type(code) is int else code) or word(of(error, "status"))
 
 
 _MESSAGE_EVENTS: Final = frozenset(

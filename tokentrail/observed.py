@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from opentelemetry.trace import NonRecordingSpan, SpanKind, use_span
 
+from tokentrail.answer import type_of_error
 from tokentrail.arguments import AttributeValue, Carrier
 from tokentrail.fields import of
 from tokentrail.guard import Throttle, logger
@@ -167,12 +168,22 @@ class _Call:
         self._recording.end()
 
     def failed(self, error: BaseException) -> None:
-        """The stream or the request raised. An HTTP status is the type of its error."""
+        """The stream or the request raised. An HTTP status is the type of its error, unless it is that of a success.
+
+        Then the error came within the answer, and the clients keep what it told in `body`.
+        """
         if isinstance(error, _GONE):
             self.left()
             return
         status = getattr(error, "status_code", None)
-        self._recording.end(error_type=str(status) if isinstance(status, int) else type(error).__qualname__)
+        if isinstance(status, int) and status >= _REDIRECTION:
+            self._recording.end(error_type=str(status))
+            return
+        try:
+            told = type_of_error(getattr(error, "body", None))
+        except Exception:  # somebody's property
+            told = ""
+        self._recording.end(error_type=told or type(error).__qualname__)
 
     def left(self) -> None:
         """Nobody reads on. Unless the answer has said that it is over, the request is cancelled."""

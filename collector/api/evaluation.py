@@ -213,7 +213,7 @@ def count_by_window(
     columns, sampled = _read_cells(ctx, asked.filter, cells, moments, column=column)
     order = np.argsort(columns["band"], kind="stable")
     by_band: Mapping[str, Any] = {
-        name: np.array(columns[name])[order] for name in ("band", "cell", "tenant_group", "n", "variance")
+        name: np.array(columns[name])[order] for name in ("band", "cell", "tenant_group", "n", "variance", "sampled")
     }
     if in_flight is None:
         in_flight = open_requests(ctx, replace(asked, start_ns=moments[-1]))

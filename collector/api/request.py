@@ -13,11 +13,13 @@ from collector.api import verdicts
 from collector.api.answers import PhaseOut, seconds
 from collector.api.context import Context
 from collector.api.hops import MOST_OF_A_TRACE, Hop, hops_of
+from collector.api.parameters import Time
 from collector.api.problems import bad_parameter, not_found
 from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.api.session import sees_all_tenants
 from collector.api.times import SECOND_NS
 from collector.in_flight import judge_in_flight, last_steps
+from collector.sql.fragment import Fragment, all_of
 
 MOST_EVENTS = 10_000
 """One answer holds at most so many events, and as many steps."""
@@ -26,9 +28,28 @@ MOST_EVENTS = 10_000
 class RequestQuery(BaseModel):
     """One request of a trace."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     span_id: str | None = Field(None, description="16 hex digits, where a trace holds several requests")
+    start: Time | None = Field(None, description="only requests that ended from then on, or have not ended")
+    end: Time | None = Field(
+        None, description="only requests that ended before then, or began before and have not ended"
+    )
+
+    def within(self, now_ns: int) -> tuple[Fragment, Fragment]:
+        """Filters for the requests that ended, and for those that did not. Raises Problem for an empty window."""
+        given = {name: time.at(now_ns) for name in ("start", "end") if (time := getattr(self, name)) is not None}
+        if len(given) == 2 and given["start"] >= given["end"]:
+            raise bad_parameter("start", "must be before end")
+        bounds = {
+            name: Fragment(f"fromUnixTimestamp64Nano({{trace_{name}_ns:Int64}})", {f"trace_{name}_ns": at})
+            for name, at in given.items()
+        }
+        ended = [
+            Fragment(f"end {'>=' if name == 'start' else '<'} {at.sql}", at.parameters) for name, at in bounds.items()
+        ]
+        begun = [Fragment(f"start < {at.sql}", at.parameters) for name, at in bounds.items() if name == "end"]
+        return all_of(*ended), all_of(*begun)
 
 
 class TokenOut(BaseModel):
@@ -117,7 +138,7 @@ def router(ctx: Context) -> APIRouter:
         _must_be_hex("trace_id", trace_id, 32)
         if query.span_id is not None:
             _must_be_hex("span_id", query.span_id, 16)
-        found = _of_trace(ctx, trace_id.lower(), query.span_id or "")
+        found = _of_trace(ctx, trace_id.lower(), query.span_id or "", *query.within(ctx.clock()))
         span_ids = [row["span_id_hex"] for row in found]
         for row in found:
             if query.span_id is None or row["span_id_hex"] == query.span_id.lower():
@@ -126,7 +147,8 @@ def router(ctx: Context) -> APIRouter:
                 shown = next((other for other in found if other["span_id_hex"] == last), row)
                 return _detail(ctx, shown, hops, span_ids)
         which = f"request {query.span_id} in trace" if found else "request with trace id"
-        raise not_found(f"there is no {which} {trace_id}")
+        when = " in this window" if query.start or query.end else ""
+        raise not_found(f"there is no {which} {trace_id}{when}")
 
     return routes
 
@@ -136,18 +158,18 @@ def _must_be_hex(field: str, value: str, digits: int) -> None:
         raise bad_parameter(field, f"{value[:40]!r} is not {digits} hex digits")
 
 
-def _of_trace(ctx: Context, trace_id: str, span_id: str) -> list[dict[str, Any]]:
+def _of_trace(ctx: Context, trace_id: str, span_id: str, within: Fragment, begun: Fragment) -> list[dict[str, Any]]:
     """The newest requests of a trace, and that of the span: first those that have ended, then those in flight."""
     ended = ctx.queries.rows(
         "requests_of_trace",
-        {"judged": verdicts.column(ctx.slos)},
+        {"judged": verdicts.column(ctx.slos), "within": within},
         trace_id=trace_id,
         span_id=span_id,
         limit=MOST_OF_A_TRACE,
     )
     ended.sort(key=lambda row: (-row["ended_ns"], row["span_id_hex"]))
     known = {row["span_id_hex"] for row in ended}
-    announced = ctx.queries.rows("open_requests_of_trace", trace_id=trace_id)
+    announced = ctx.queries.rows("open_requests_of_trace", {"begun": begun}, trace_id=trace_id)
     return ended + [{**UNKNOWN_IN_FLIGHT, **row} for row in announced if row["span_id_hex"] not in known]
 
 

@@ -55,9 +55,14 @@ def slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
 
 @dataclass(frozen=True)
 class _Burning:
-    """The most urgent rule that fires, the burn rate, and the counts of its long window."""
+    """The most urgent rule that fires, the burn rate, and the counts of its long window.
+
+    `slowest` is the last of all that fire: it tells when the burn began. So the beginning does not move to a later
+    time, and the requests do not become fewer, when a faster rule fires too.
+    """
 
     rule: BurnRule
+    slowest: BurnRule
     times: float
     tally: Tally
 
@@ -69,8 +74,11 @@ class _Burning:
 
 def _worst(slo: Slo, rules: Sequence[BurnRule], windows: Windows) -> _Burning | None:
     by_window = {length: counts for length, (counts, _) in windows.items()}
-    burn = next((burn for burn in burns(slo, rules, by_window) if burn.firing), None)
-    return None if burn is None else _Burning(burn.rule, burn.long or 0.0, by_window[burn.rule.long_ns].tally)
+    firing = [burn for burn in burns(slo, rules, by_window) if burn.firing]
+    if not firing:
+        return None
+    worst = firing[0]
+    return _Burning(worst.rule, firing[-1].rule, worst.long or 0.0, by_window[worst.rule.long_ns].tally)
 
 
 def _incident(
@@ -80,8 +88,8 @@ def _incident(
     rule, tally = burning.rule, burning.tally
     own = {} if tenant is None else {"tenant": tenant}
     of_group = selected({name: [value] for name, value in own.items()}, "burning")
-    ended = _read_ended(ctx, replace(window, filter=all_of(window.filter, of_group)), slo, rule)
-    since = replace(window, start_ns=ended.first_ns or window.end_ns - rule.long_ns)
+    ended = _read_ended(ctx, replace(window, filter=all_of(window.filter, of_group)), slo, burning.slowest)
+    since = replace(window, start_ns=ended.first_ns or window.end_ns - burning.slowest.long_ns)
     in_flight = open_requests(ctx, since)
     bad = open_wanted(in_flight, ctx.slos, slo, "bad")
     if tenant is not None:
@@ -105,18 +113,17 @@ def _incident(
         end_ns=None,
         slo=slo.name,
         tenant=tenant,
-        requests_affected=round(ended.bad) + number_of(bad),
+        requests_affected=ended.rows + number_of(bad),
         requests=lists if len(tenant or "") <= LONGEST_NAME else [],
     )
 
 
 @dataclass(frozen=True)
 class _Ended:
-    """Bad requests of a burn that ended: when the first did (None without any), rows, and the sum of their weights."""
+    """Bad requests of a burn that ended: when the first did (None without any), and their number."""
 
     first_ns: int | None
     rows: int
-    bad: float
 
 
 def _read_ended(ctx: Context, window: Window, slo: Slo, rule: BurnRule) -> _Ended:
@@ -147,11 +154,10 @@ def _read_ended(ctx: Context, window: Window, slo: Slo, rule: BurnRule) -> _Ende
         if place is not None:
             of_burn = first_bad_ns[place:][rows[place:] > 0]
             if not len(of_burn):
-                return _Ended(None, 0, 0.0)
+                return _Ended(None, 0)
             since = replace(window, start_ns=int(of_burn.min()))
             ended = _cells(ctx, since, slo, cell_ns, "end")
-            n, weight = (sum(float(one[name].sum()) for one in ended) for name in ("bad_rows", "bad"))
-            return _Ended(since.start_ns, round(n), weight)
+            return _Ended(since.start_ns, sum(int(one["bad_rows"].sum()) for one in ended))
 
 
 def days_back(start_ns: int, end_ns: int) -> Iterator[tuple[int, int]]:

@@ -80,6 +80,7 @@ class Summing:
         self._judged = judged
         self._band_of = np.array(columns["band"], np.int64) - 1
         self.n = np.array(columns["n"], np.float64)
+        self._sampled = np.array(columns["sampled"], np.float64)
         self._kind = np.float64 if sampled else np.int64
         self._places = {length: i for i, length in enumerate(ends)}
         self._variance = np.array(columns["variance"], np.float64) if sampled else None
@@ -158,21 +159,23 @@ class Summing:
             names = [f"{name}_variance" for name in WITH_VARIANCE]
             some = [flags[name] for name in WITH_VARIANCE]
             sums |= zip(names, self._up_to_each(some, self._variance, np.float64, cells), strict=True)
+        (sampled,) = self._up_to_each([outcomes.total], self._sampled, np.int64, cells)
         in_flight, is_lost = self._in_flight, self._in_flight.is_lost[requests]
         lost_at_ns = in_flight.lost_at_ns[requests][chosen[requests] & is_lost]
         running = {
             "in_flight": number_of(chosen[requests] & ~is_lost),
             "in_flight_violations": number_of(bad[requests]),
         }
-        return {
-            length: counts_of(
-                {name: values[self._places[length]] for name, values in sums.items()},
-                # A lost request belongs to the window in which it was given up, a request in flight to every window.
-                {**running, "lost": number_of(lost_at_ns >= self._end_ns - length)},
-                sampled=self._variance is not None,
-            )
-            for length in lengths
-        }
+        windows: Windows = {}
+        for length in lengths:
+            place = self._places[length]
+            ended = {name: values[place] for name, values in sums.items()}
+            # A lost request belongs to the window in which it was given up, a request in flight to every window.
+            not_ended = {**running, "lost": number_of(lost_at_ns >= self._end_ns - length)}
+            # Where others were sampled, these are whole numbers all the same.
+            whole = ended if sampled[place] else {name: int(n) for name, n in ended.items()}
+            windows[length] = counts_of(whole, not_ended, sampled=bool(sampled[place]))
+        return windows
 
 
 def _places_of(tenants: npt.NDArray[np.object_]) -> dict[str, Places]:

@@ -10,6 +10,11 @@ MS = 1_000_000
 T0 = NOW - 60 * SECOND
 
 
+def calm_before(rows):
+    """Many good requests five hours ago, so that only the rules about minutes fire."""
+    rows.requests([{"slo_class": "chat", "ended": NOW - 5 * 3600 * SECOND}] * 3000)
+
+
 def test_a_burning_budget_says_how_fast_and_since_when(api, rows):
     rows.requests([{"slo_class": "chat", "ttft_ns": 1, "tpot_ns": 1.0} for _ in range(10)])
     rows.requests([{"slo_class": "chat", "ttft_ns": SECOND, "ended": NOW - i * SECOND} for i in range(20, 60)])
@@ -35,6 +40,8 @@ def test_a_budget_of_ten_percent_has_no_exponent(api, rows):
 
 
 def test_a_burn_began_after_the_last_calm_however_long_ago(api, rows):
+    calm_before(rows)
+
     def ended(seconds_ago, status="error", n=1):
         rows.requests(
             [{"slo_class": "chat", "ended": NOW - s * SECOND, "status": status} for s in seconds_ago for _ in range(n)]
@@ -66,18 +73,21 @@ def test_a_burn_of_many_days_is_found_in_remembered_days_and_ends_at_the_slos_wi
     in_window = [at for at in bad if at >= NOW - 30 * day]
     assert [burn(), burn()] == [(rfc3339(in_window[-1]), len(in_window) + 9)] * 2
     for calm, days in ((bad[-1] + apart // 2, 30), (bad[200] - apart // 2, 7), (NOW - 33_000 * SECOND, 0)):
-        rows.requests([{"slo_class": "chat", "ended": calm} for _ in range(60)])
+        rows.requests([{"slo_class": "chat", "ended": calm} for _ in range(600)])
         since = [at for at in in_window if at > calm]
         assert burn() == (rfc3339(since[-1]), len(since) + 9), days
 
 
 def test_a_pause_longer_than_the_rule_looks_back_is_calm_too(api, rows):
+    calm_before(rows)
     rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND, "status": "error"} for s in range(1, 241, 10)])
-    rows.requests([{"slo_class": "chat", "ended": NOW - 600 * SECOND, "status": "error"}])
+    rows.requests([{"slo_class": "chat", "ended": NOW - 3900 * SECOND, "status": "error"}])
     assert api("incidents")["incidents"][0]["start"] == "2026-11-21T09:56:09Z"
 
 
 def test_the_number_of_a_burn_is_that_of_its_lists_whenever_they_are_asked(api, rows):
+    calm_before(rows)
+
     def ended(status, seconds_ago):
         rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND, "status": status} for s in seconds_ago])
 
@@ -99,6 +109,36 @@ def test_the_number_of_a_burn_is_that_of_its_lists_whenever_they_are_asked(api, 
             assert totals == [100, 1, 1]
         starts.add(burn["start"])
     assert starts == {"2026-11-21T09:55:00Z"}
+
+
+def test_the_number_of_a_burn_is_that_of_its_list_where_requests_were_sampled(api, rows):
+    calm_before(rows)
+    for weight, status in ((10.0, "error"), (1.0, "error"), (4.0, "ok")):
+        rows.requests(
+            [{"slo_class": "chat", "weight": weight, "status": status, "ended": NOW - s * SECOND} for s in range(1, 31)]
+        )
+    burn = next(i for i in api("incidents")["incidents"] if i["slo"] == "chat")
+    (listed,) = burn["requests"]
+    assert burn["requests_affected"] == listed["total"] == api("requests", **listed["parameters"])["total"] == 60
+
+
+def test_the_number_of_a_burn_grows_when_another_rule_takes_over(api, rows):
+    """A quarter of the requests fails for half an hour, and then all: the rule for an outage looks at a minute."""
+    half_an_hour = range(120, 1920)
+    statuses = [("error" if s % 4 == 0 else "ok", s) for s in half_an_hour] + [("error", s) for s in range(1, 120)]
+    rows.requests([{"slo_class": "chat", "status": how, "ended": NOW - s * SECOND} for how, s in statuses])
+
+    def burn(seconds_ago):
+        found = api("incidents", start="-3h", end=f"-{seconds_ago}s" if seconds_ago else "now")["incidents"]
+        one = next(i for i in found if i["slo"] == "chat")
+        return one["detail"].partition("; the SLO allows 5 %. ")[2].partition(" fires")[0], one
+
+    seen = [burn(seconds_ago) for seconds_ago in range(1500, -1, -100)]
+    assert [seen[0][0], seen[-1][0]] == ["ticket-fast", "page-outage"]
+    affected = [one["requests_affected"] for _, one in seen]
+    assert affected == sorted(affected)
+    assert affected[-1] == 450 + 119
+    assert len({one["start"] for _, one in seen}) == 1
 
 
 def test_a_burn_of_requests_that_hang_began_with_the_oldest(api, rows):

@@ -211,6 +211,37 @@ def test_a_trace_may_hold_several_requests(api, rows, one):
     assert len(api(f"requests/{one['trace_id']}", span_id=one["span_id"])["tokens"]) == 3
 
 
+def test_a_window_leaves_out_requests_of_the_trace_that_ended_outside(api, rows):
+    trace, names = trace_id(), {}
+    for seconds in (50, 30, 10):
+        made = rows.request(trace_id=trace, span_id=f"{seconds:016x}", ended=NOW - seconds * SECOND)
+        names[made["span_id"]] = seconds
+    rows.open(trace_id=trace, span_id="00000000000000cc", start=NOW - 20 * SECOND, seen=NOW - SECOND)
+    names["00000000000000cc"] = "open"
+
+    def within(**window):
+        return [names[span] for span in api(f"requests/{trace}", **window)["span_ids"]]
+
+    assert within() == [10, 30, 50, "open"]
+    assert within(start="-40s") == [10, 30, "open"]
+    assert within(start="-30s") == [10, 30, "open"]
+    assert within(end="-15s") == [30, 50, "open"]
+    assert within(end="-20s") == within(end="-25s") == [30, 50]
+    assert within(end="-30s") == [50]
+    assert within(start="-35s", end="-25s") == [30]
+
+
+def test_an_empty_window_and_one_without_the_request_are_refused(api, one):
+    def refusal(**window):
+        answer = api.client.get(f"/api/v1/requests/{one['trace_id']}", params=window)
+        return answer.status_code, answer.json()["detail"]
+
+    assert refusal(start="-1s", end="-2s") == refusal(start="-1s", end="-1s")
+    assert refusal(start="-1s", end="-2s")[0] == 400
+    assert "must be before end" in refusal(start="-1s", end="-2s")[1]
+    assert refusal(start="-5s") == (404, f"there is no request with trace id {one['trace_id']} in this window")
+
+
 def test_a_request_in_flight_shows_what_was_announced_and_its_tokens(api, rows):
     open_ = rows.open(start=NOW - 10 * SECOND, seen=NOW - SECOND, ttft_ns=400 * MS, output_tokens=2, request_id="r")
     rows.tokens(open_, [400_000, 5_000_000])
@@ -233,7 +264,7 @@ def test_a_request_in_flight_shows_what_was_announced_and_its_tokens(api, rows):
         ("requests/" + "a" * 31, {}, 400, "not 32 hex digits"),
         ("requests/" + "a" * 32, {}, 404, "no request with trace id"),
         ("requests/" + "a" * 32, {"span_id": "b"}, 400, "not 16 hex digits"),
-        ("requests/" + "a" * 32, {"start": "-1h"}, 400, "unknown parameter"),
+        ("requests/" + "a" * 32, {"model": "m"}, 400, "unknown parameter"),
         ("requests", {"limit": 0}, 400, "limit"),
         ("requests", {"cause_start": "-5m"}, 400, "cause_start: is the time of a cause"),
         ("requests", {"cause_end": "now", "status": "lost"}, 400, "cause_end: is the time of a cause"),

@@ -166,6 +166,24 @@ def test_without_a_sampled_request_nothing_is_estimated(api, rows):
     assert [slo["estimated"] for slo in api("slos")["slos"]] == [False, False]
 
 
+def test_an_slo_is_estimated_only_where_its_own_requests_were_sampled(api, rows):
+    """The first SLO selects the class chat, the second all."""
+    rows.requests([{"slo_class": "chat", "ttft_ns": MS, "tpot_ns": 1.0}] * 3 + [{"slo_class": "batch", "weight": 4.0}])
+    chat, everything = api("slos")["slos"]
+    assert (chat["estimated"], chat["errors"], chat["attainment"]) == (False, None, 1.0)
+    assert {type(n) for n in chat["requests"].values()} == {int}
+    assert (chat["requests"]["total"], everything["requests"]["total"]) == (3, 7)
+    assert everything["estimated"]
+    assert everything["errors"]["requests_total"] == sqrt(4 * 3)
+    rows.requests([{"slo_class": "chat", "ttft_ns": MS, "tpot_ns": 1.0, "weight": 2.0}])
+    assert [slo["estimated"] for slo in api("slos")["slos"]] == [True, True]
+
+
+def test_requests_that_stand_for_none_are_estimates_too(api, rows):
+    rows.requests([{"slo_class": "chat", "weight": 0.0}])
+    assert [slo["estimated"] for slo in api("slos")["slos"]] == [True, True]
+
+
 def test_a_weight_that_cannot_be_one_is_not_used(rows):
     weights = [
         (10.0, 10.0), (1, 1.0), (1e6, 1e6), (None, 1.0), (0.5, 1.0), (0, 0.0), (0.0, 0.0), (-3.0, 1.0),

@@ -15,6 +15,7 @@ from collector.slo.conditions import CAUSES
 from collector.slo.counts import Counts
 from collector.slo.model import Dimension, Thresholds
 from collector.slo.severity import SEVERITIES, BurnSeverity
+from collector.store.definitions import read_schema
 from dashboard import filters, palette
 from dashboard.views import events, slos
 from tokentrail.cli import live
@@ -28,9 +29,7 @@ LATENCIES = ("ttft", "tpot", "e2e", "queue")
 
 def columns(table):
     """The columns of a table, as its CREATE statement lists them."""
-    schema = "".join(path.read_text() for path in sorted((SQL / "schema").glob("*.sql")))
-    body = re.search(rf"CREATE TABLE IF NOT EXISTS {table}\n\((.*?)\n\)\n", schema, re.DOTALL)[1]
-    return set(re.findall(r"^    (\w+) ", body, re.MULTILINE))
+    return set(re.findall(r"^ *(\w+) +(?:[A-Z]\w+)", read_schema().tables[table], re.MULTILINE))
 
 
 def enum(model, field):

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import tokentrail
+from collector.samples.exposition import read_exposition
 
 from .server_support import MODEL, script, served, tiny_loader
 from .support import byte_tokenizer, request_span
@@ -379,3 +380,11 @@ def test_a_page_of_another_origin_puts_no_engine_to_sleep(server):
         answer = httpx.post(server.url + path, headers={"Sec-Fetch-Site": "cross-site"}, content=b"{}")
         assert answer.status_code == 403
     assert httpx.get(f"{server.url}/readyz").json() == {"status": "ok"}
+
+
+def test_a_collector_that_scrapes_it_knows_the_engine(server):
+    """Most of its metrics have vLLM's names."""
+    text = httpx.get(f"{server.url}/metrics").text
+    page = read_exposition(text, time_ns=7, all_names=False, most_series=1000)
+    assert page.engine == "tokentrail"
+    assert {"vllm:num_requests_running", "tokentrail_engine_steps_total"} <= {metric.name for metric in page.metrics}

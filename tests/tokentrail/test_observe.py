@@ -6,7 +6,9 @@ import copy
 import gc
 from types import SimpleNamespace
 
+import anthropic
 import httpx
+import openai
 import pytest
 
 import tokentrail
@@ -159,6 +161,53 @@ def test_a_request_that_fails_before_its_stream_is_an_error_with_its_http_status
     with pytest.raises(Refused):
         asyncio.run(observe(afail(), trail=trail)) if asynchronous else observe(fail, trail=trail)
     assert ended(trail) == ("error", "429", 0)
+
+
+REQUEST = httpx.Request("POST", "http://a.example")
+WITHIN_200 = {
+    "anthropic": (
+        anthropic.APIStatusError(
+            "no",
+            response=httpx.Response(200, request=REQUEST),
+            body={"type": "error", "error": {"type": "overloaded_error", "message": "no"}},
+        ),
+        "overloaded_error",
+    ),
+    "openai": (openai.APIError("no", REQUEST, body={"type": "server_error", "message": "no"}), "server_error"),
+    "a number": (openai.APIError("no", REQUEST, body={"code": 502, "message": "no"}), "502"),
+    "no fields": (openai.APIError("no", REQUEST, body="no"), "APIError"),
+    "nothing told": (
+        anthropic.APIStatusError("no", response=httpx.Response(200, request=REQUEST), body=None), "APIStatusError",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "kind"), WITHIN_200.values(), ids=WITHIN_200)
+def test_an_error_within_a_success_has_the_type_that_it_told(error, kind, trail, clock):
+    """The clients raise it in the middle of a stream. The status of anthropic's error is that of the success."""
+
+    def broken():
+        yield CHUNKS[1]
+        raise error
+
+    with pytest.raises(type(error)):
+        list(observe(broken(), trail=trail))
+    assert ended(trail) == ("error", kind, 1)
+
+
+def test_an_error_whose_fields_raise_goes_through(trail):
+    class OwnError(Exception):
+        @property
+        def body(self):
+            raise LookupError
+
+    def broken():
+        yield "a"
+        raise OwnError
+
+    with pytest.raises(OwnError):
+        list(observe(broken(), trail=trail))
+    assert ended(trail)[:2] == ("error", f"{OwnError.__qualname__}"[:64])
 
 
 @pytest.mark.parametrize("way", ["break", "close", "with", "collected"])

@@ -11,6 +11,6 @@ FROM
     ORDER BY ended DESC, seen DESC
     LIMIT 1 BY span_id
 )
-WHERE NOT ended
+WHERE NOT ended AND $begun
 ORDER BY start DESC
 LIMIT 1000

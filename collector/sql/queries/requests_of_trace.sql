@@ -3,7 +3,7 @@
 SELECT
     $parts.request_columns, $judged AS judged
 FROM requests
-WHERE trace_id = unhex({trace_id:String})
+WHERE trace_id = unhex({trace_id:String}) AND $within
 ORDER BY span_id = unhex({span_id:String}) DESC, end DESC, span_id
 LIMIT {limit:UInt32}
 SETTINGS query_plan_enable_optimizations = 0, max_threads = 1

@@ -304,6 +304,21 @@ FAILURES = {
         [STREAMED, *chunked(b'data: {"error":{"type":"rate_limit_exceeded"}}\n\n', delta(finish="error"), DONE), END],
         "rate_limit_exceeded",
     ),
+    "a number alone": (
+        [STREAMED, *chunked(delta("a"), *events({"error": {"code": 502, "message": "no"}})), END], "502",
+    ),
+    "a code of text": ([STREAMED, *chunked(*events({"error": {"type": None, "code": "slow_down"}})), END], "slow_down"),
+    "a status": ([STREAMED, *chunked(*events({"error": {"code": None, "status": "UNAVAILABLE"}})), END], "UNAVAILABLE"),
+    "a truth for a code": ([STREAMED, *chunked(*events({"error": {"code": True}})), END], "_OTHER"),
+    "text-generation-inference": (
+        [STREAMED, *chunked(delta("a"), *events({"error": "it failed", "error_type": "generation"})), END],
+        "generation",
+    ),
+    "a text alone": ([STREAMED, *chunked(*events({"error": "it failed"})), END], "_OTHER"),
+    "of a choice": (
+        [STREAMED, *chunked(*events({"choices": [{"finish_reason": "error", "error": {"code": 502}}]}), DONE), END],
+        "502",
+    ),
     "named": ([STREAMED, *chunked(b'event: error\ndata: {"m":1}\n\n'), END], "_OTHER"),
     "sentence": ([STREAMED, *chunked(b'data: {"error":{"type":"the key sk-1 is wrong"}}\n\n'), END], "_OTHER"),
     "no end": ([STREAMED, *chunked(delta("a")), END], "upstream_incomplete"),
