@@ -94,8 +94,8 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
         header = super().frombuf(buf, encoding, errors)
-        is_extension = header.type == tarfile.XHDTYPE and header.size <= _MOST_EXTENSION
-        if header.size < 0 or not (header.type == tarfile.REGTYPE or is_extension):
+        is_extension = header.type == tarfile.XHDTYPE and 0 <= header.size <= _MOST_EXTENSION
+        if not (header.type == tarfile.REGTYPE or is_extension):
             msg = f"it has {header.name[:200]!r}, which is no plain file"
             raise _Foreign(msg)
         return header

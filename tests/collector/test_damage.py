@@ -99,6 +99,7 @@ def test_bytes_that_changed_make_answers_name_the_part_until_it_is_set_aside(col
     moved = collector.data_dir / "damaged_parts" / "requests" / part.name
     status, told = check(collector, capsys, "--set-aside")
     assert (status, moved.is_dir(), part.exists()) == (0, True, False)
+    assert not moved.parent.stat().st_mode & 0o077, "for its user alone"
     assert told.out.startswith(f"requests {part.name}: ")
     assert str(moved) in told.out
     assert check(collector, capsys) == (0, ("all parts are sound\n", ""))

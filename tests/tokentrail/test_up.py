@@ -1,5 +1,7 @@
 """`tokentrail up` shows the data that is in its folder, and judges by the SLOs that it was told once."""
 
+import os
+
 import pytest
 from rich.console import Console
 
@@ -17,6 +19,7 @@ def started(monkeypatch):
 
     def collector(stack, data_dir):
         found.append((data_dir, stack.slos))
+        (stack.home / "of a child").touch()
         raise KeyboardInterrupt
 
     def run(home, slos=None):
@@ -89,10 +92,15 @@ def test_a_remembered_slo_file_that_has_gone_is_named(started, tmp_path):
     assert started(tmp_path / "home")[1] == slos
 
 
-def test_what_up_makes_is_for_its_user_alone(started, tmp_path):
-    home = tmp_path / "home"
-    started(home)
-    assert {(path.name, path.stat().st_mode & 0o077) for path in (home, *home.iterdir())} == {
-        ("home", 0),
-        ("tokentrail-folder", 0),
+def test_what_up_and_its_processes_make_is_for_its_user_alone(started, tmp_path):
+    before = os.umask(0)
+    try:
+        started(tmp_path / "home")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "home", *(tmp_path / "home").iterdir()]
+    assert {path.name: path.stat().st_mode & 0o077 for path in made} == {
+        "home": 0,
+        "tokentrail-folder": 0,
+        "of a child": 0,
     }

@@ -19,7 +19,6 @@ from pathlib import Path
 import httpx
 from rich.console import Console
 
-from tokentrail import private_files
 from tokentrail.cli import parts
 from tokentrail.cli.api import Api
 from tokentrail.cli.home import owned
@@ -85,7 +84,6 @@ def run(
     holds files of somebody else.
     """
     parts.require("collector", "dashboard", "instrumented_engine")
-    os.umask(private_files.UMASK)
     with owned(home, command="demo", empty=True) as folder:
         shutil.copyfile(slos or parts.folder() / "alerts" / "slos.demo.yaml", folder / "slos.yaml")
         stack = Stack(home=folder, slos=folder / "slos.yaml", addresses=choose_addresses(ports))

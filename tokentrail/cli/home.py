@@ -17,8 +17,9 @@ MARKER = "tokentrail-folder"
 
 @contextlib.contextmanager
 def owned(folder: Path, *, command: str, empty: bool) -> Iterator[Path]:
-    """Hold `folder` for `command` until the block ends. `empty` deletes an earlier recording of the same command first.
+    """Hold `folder` for `command` until the block ends; what the block makes is its user's alone.
 
+    `empty` deletes an earlier recording of the same command first.
     Raises ProcessFailed when another process uses the folder, or when `empty` would delete files of somebody else.
     """
     folder = folder.absolute()
@@ -54,7 +55,11 @@ def owned(folder: Path, *, command: str, empty: bool) -> Iterator[Path]:
         lock.truncate(0)
         lock.write(f"{owner}\n{command} (process {os.getpid()})\n")
         lock.flush()
-        yield folder
+        before = os.umask(private_files.UMASK)  # also of the processes that the command starts
+        try:
+            yield folder
+        finally:
+            os.umask(before)
 
 
 def _lines(marker: Path) -> tuple[str, str]:

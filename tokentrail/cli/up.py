@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Final
 
 from rich.console import Console
 
-from tokentrail import private_files
 from tokentrail.cli import parts
 from tokentrail.cli.home import owned
 from tokentrail.cli.output import progress
@@ -25,7 +23,6 @@ _REMEMBERED: Final = "up-slos.yaml"
 def run(console: Console, *, data_dir: Path, slos: Path | None, ports: Mapping[str, int | None]) -> None:
     """Run until Ctrl-C. Raises ProcessFailed when a process does not start or dies, or when the folder is in use."""
     parts.require("collector", "dashboard")
-    os.umask(private_files.UMASK)
     with owned(data_dir, command="up", empty=False) as home:
         folder = _data_of(home)
         stack = Stack(home=home, slos=_slos_of(home, slos), addresses=choose_addresses(ports))

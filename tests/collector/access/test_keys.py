@@ -353,6 +353,7 @@ def test_a_file_system_that_hangs_holds_up_one_caller_for_a_moment(path, monkeyp
         assert keyring.find(secret).state(NOW) == "valid"
         assert keyring.in_use
     assert time.monotonic() - began < 100
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "keys"), "the process can end"
     assert hanging.asked == 1, "one thread waits for it, not one of each second"
     assert [record.getMessage() for record in caplog.records] == [
         f"the keys in {path} cannot be read: the file system does not answer (the keys stay as they were)"

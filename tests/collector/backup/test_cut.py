@@ -103,6 +103,23 @@ def test_an_slo_file_that_has_gone_is_named_and_nothing_is_cut(store, tmp_path):
             gone.make()
 
 
+@pytest.mark.parametrize("name", ["slos\n.yaml", "\x1b[2J.yaml", "\udcff.yaml"])
+def test_an_slo_file_that_no_restore_would_take_is_named_before_anything_is_cut(store, tmp_path, name):
+    slos = tmp_path / name
+    slos.touch()
+    with pytest.raises(BackupError, match=r"a backup cannot have the name .*rename the SLO file"):
+        Backups(store, [], [slos]).make()
+
+
+def test_a_table_that_is_not_ours_is_not_in_the_backup(backups, store):
+    store.client().command("CREATE TABLE mine (a Int32) ENGINE = MergeTree ORDER BY a")
+    store.client().command("INSERT INTO mine VALUES (1)")
+    try:
+        assert b"tables/mine/" not in b"".join(backups.make())
+    finally:
+        store.client().command("DROP TABLE mine SYNC")
+
+
 @pytest.mark.parametrize("later", [b"123", b"12345"])
 def test_a_file_that_changes_its_size_while_it_is_read_is_an_error(tmp_path, later):
     source = tmp_path / "x"

@@ -188,6 +188,7 @@ def with_size(data, text):
         header(type=tarfile.CONTTYPE),
         header(type=SPARSE),
         header(type=b"x", size=2**30),
+        with_size(header(type=b"x"), b"\xff" * 11 + b"\x01"),
         header(type=b"g", size=10),
         header(type=b"L", size=2**40),
         header(type=b"K", size=2**40),
@@ -217,6 +218,24 @@ def test_what_is_no_plain_file_with_a_name_of_ours_is_named(tmp_path, data):
     ):
         unpack(archive, tmp_path / "in")
     assert [*(tmp_path / "in").rglob("*")] == []
+
+
+def test_a_name_without_end_is_refused_before_it_is_read(tmp_path):
+    archive = tmp_path / "b.tar"
+    archive.write_bytes(header("settings/" + "x" * 70_000) + bytes(10 * tarfile.BLOCKSIZE))
+    with pytest.raises(BackupError, match="which is no plain file"):
+        unpack(archive, tmp_path)
+
+
+def test_what_clickhouse_says_of_a_part_is_one_line(archive, tmp_path):
+    with tarfile.open(archive) as tar:
+        name = next(name for name in tar.getnames() if name.startswith("tables/tokens/") and "minmax_minute" in name)
+    rewrite_with_digest(archive, name, b"\n\x1b[2J\n" * 3)
+    restored = run_restore(archive, tmp_path / "new")
+    assert restored.returncode == 1
+    assert f"{archive} cannot be restored: Code: " in restored.stderr
+    assert restored.stderr.removesuffix("\n").isprintable()
+    assert len(restored.stderr) < 2000
 
 
 def test_a_large_file_with_a_long_name_is_taken(tmp_path):

@@ -31,6 +31,15 @@ def test_a_restored_store_has_the_rows_and_is_one_that_a_collector_opens(archive
     assert asked.stdout.splitlines() == ["[(3, 3, '2026-11-22 10:00:00')]", str(versions)], asked.stderr
 
 
+def test_rows_that_a_delete_has_masked_stay_masked(backups, store, tmp_path):
+    store.client().command("DELETE FROM tokens WHERE token_index = 1 SETTINGS lightweight_deletes_sync = 2")
+    (tmp_path / "b.tar").write_bytes(b"".join(backups.make()))
+    restored = run_restore(tmp_path / "b.tar", tmp_path / "new")
+    assert "tokens: 3 rows\n" in restored.stdout, restored.stderr
+    asked = forked.run("tests.support.ask", tmp_path / "new" / "store", "SELECT token_index FROM tokens ORDER BY ALL")
+    assert asked.stdout.splitlines() == ["[(0,), (2,)]"], asked.stderr
+
+
 def test_a_folder_with_files_is_not_restored_over(archive, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x").write_text("mine")
