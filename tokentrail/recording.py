@@ -85,7 +85,7 @@ class Recording:
         if output_tokens is not None:
             came = output_tokens - answer.usage.rejected - (0 if arrivals.thought else reasoning_tokens or 0)
             told = arrivals.thought or reasoning_tokens is not None or not answer.thinks
-            if is_whole and told and (came <= arrivals.choices or arrivals.are_tokens(came, reasoning_tokens)):
+            if is_whole and told and arrivals.are_tokens(came, reasoning_tokens):
                 return {} if came == output_tokens else {ARRIVED_TOKENS: max(came, 0)}
             is_whole = is_whole and arrivals.hold(came, reasoning_tokens)
         later = arrivals.later(with_thoughts=is_whole)

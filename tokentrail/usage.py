@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tokentrail.fields import count, of
@@ -21,6 +22,8 @@ _COUNTS: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """The names of each count in the usage objects of OpenAI's, Anthropic's and alike APIs. The first name goes first."""
 
+_PATHS: Final = {name: [path.split(".") for path in paths] for name, paths in _COUNTS.items()}
+
 
 class Usage:
     """The counts that the events of one answer have told. A later one replaces an earlier one, unless it is 0.
@@ -36,7 +39,7 @@ class Usage:
         """Takes a usage object, or None. One of an answer that `is_begun` has a placeholder for the output."""
         if usage is None:
             return
-        for name, paths in _COUNTS.items():
+        for name, paths in _PATHS.items():
             told = [number for path in paths if (number := count(_at(usage, path))) is not None]
             if told and not (is_begun and name == "output"):
                 self._told[name] = next(filter(None, told), 0) or self._told.get(name, 0)
@@ -52,8 +55,8 @@ class Usage:
         return self._told.get("rejected", 0)
 
     def counts(self, *, beside_output: bool) -> dict[str, Any]:
-        """The counts that can be true, by the argument of `RequestTrail.end`. A prompt of 0 tokens is a placeholder, as
-        are 0 output tokens `beside_output`. More cached tokens than input tokens are not known.
+        """The counts, by the argument of `RequestTrail.end`. A prompt of 0 tokens is a placeholder, as are 0 output
+        tokens `beside_output`.
         """
         told = self._told
         inputs, cached = self._inputs()
@@ -78,7 +81,7 @@ class Usage:
         cached = told.get("read") or told.get("cached", told.get("read"))
         if inputs is not None and not (told.get("prompt") and beside <= inputs):
             inputs += beside
-        return inputs, None if cached and inputs is not None and cached > inputs else cached
+        return inputs, cached
 
     def _outputs(self, inputs: int | None) -> tuple[int | None, int | None]:
         """The output tokens, and those of reasoning among them. xAI counts reasoning beside `completion_tokens`, and
@@ -93,7 +96,9 @@ class Usage:
         return output, reasoning
 
 
-def _at(usage: Any, path: str) -> Any:
-    for name in path.split("."):
+def _at(usage: Any, path: Sequence[str]) -> Any:
+    for name in path:
         usage = of(usage, name)
+        if usage is None:
+            return None
     return usage

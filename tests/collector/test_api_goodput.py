@@ -147,6 +147,21 @@ def test_the_surface_grows_with_its_thresholds(api, rows):
     assert grid.max() > 0.9
 
 
+def test_the_surface_has_requests_with_a_bound_as_good_from_the_bound_on(api, rows):
+    told = {"ttft_ns": 5 * MS, "output_tokens": None, "tpot_ns": None}
+    bounds = [ms * MS for ms in (0.5, 20.0, 45.0, 77.5, 5000.0)]
+    known = [ms * MS for ms in (20.0, 500.0)]
+    rows.requests([told | {"tpot_at_most_ns": ns} for ns in bounds] + [told | {"tpot_ns": ns} for ns in known])
+    rows.requests([told | {"status": "cancelled", "tpot_at_most_ns": 45.0 * MS}, told])
+    for asked in ("77ms", "78ms", "100ms"):
+        surface = api("goodput", tpot=asked, surface=1)["surface"]
+        assert len(surface["tpot_s"]) == (20 if asked == "100ms" else 21)
+        for tpot_s, attainment in zip(surface["tpot_s"], surface["attainment"][0], strict=True):
+            good, late = (sum(ns <= tpot_s * 1e9 for ns in some) for some in (bounds + known, known))
+            bad = len(known) - late
+            assert attainment == (good / (good + bad)), tpot_s
+
+
 @pytest.mark.parametrize(
     "bad", [{}, {"ttft": "0ms"}, {"ttft": "500"}, {"tpot": "-1s"}, {"e2e": "fast"}, {"surface": "2", "ttft": "1s"}]
 )

@@ -75,6 +75,14 @@ CASES = {
     "one token in each chunk": ([*WORDS, usage(21)], 50, None),
     "and two that have no text": ([*WORDS, usage(23)], 1000 / 22, None),
     "three tokens in each": ([*[content("three more words ")] * 21, usage(63)], 1000 / 62, None),
+    "nine chunks for ten tokens": ([*[content("a")] * 19, usage(21)], 900 / 20, None),
+    "fewer chunks, with too little text": ([*[content("a")] * 18, usage(21)], None, 50),
+    "two bytes for each token": ([*[content("abcd")] * 10, usage(20)], 450 / 19, None),
+    "fewer bytes for each token": ([*[content("abc")] * 10, usage(20)], None, 50),
+    "two bytes that are no characters": ([*[content("字字字")] * 10, usage(40)], 450 / 39, None),
+    "pieces within pieces": (
+        [content([{"type": "thinking", "thinking": [{"type": "text", "text": "word "}]}])] * 21, None, 50,
+    ),
     "no usage": (WORDS, None, 50),
     "no usage, one chunk": (WORDS[:1], None, None),
     "no usage, with chunks that bring nothing": ([*WORDS, content("")], None, 50),
@@ -111,6 +119,10 @@ CASES = {
     "a summary beside a long text": (
         [*[thought()] * 10, *[content("word " * 200)] * 21, usage(5021, reasoning_tokens=1000)], None, 30 * 50 / 21,
     ),
+    "a summary in two fields": (
+        [*[thought(reasoning="step ")] * 10, *[content("word " * 20)] * 21, usage(460, reasoning_tokens=40)],
+        None, 30 * 50 / 21,
+    ),
     "a summary that says so": (
         [*[thought(name="reasoning", reasoning_details=[{"type": "reasoning.summary"}])] * 10, *WORDS, usage(31)],
         None, 30 * 50 / 21,
@@ -144,6 +156,9 @@ CASES = {
 }  # fmt: skip
 SEVERAL = {
     "two choices": (at_once(SECOND[:2]) * 21 + [usage(42)], 50, None),
+    "two choices, several tokens in each chunk": (
+        at_once([content("three more words ", index) for index in (0, 1)]) * 8 + [usage(40)], 700 / 38, None,
+    ),
     "two choices, no usage": (at_once(SECOND[:2]) * 21, None, 50),
     "the second choice at once": (
         [*WORDS, *at_once([content(index=1)] * 21), usage(42)], None, 1000 / 20,

@@ -36,7 +36,7 @@ CACHED = {"input_tokens": 15, "cache_read_input_tokens": 1000, "cache_creation_i
         ([chat(0, 9), chat(7, 0)], (7, None, None, 9, None)),
         ([chat(7, 9, prompt_tokens_details={"cached_tokens": 5})], (7, 5, None, 9, None)),
         ([chat(7, 9, prompt_tokens_details={"cached_tokens": 0})], (7, 0, None, 9, None)),
-        ([chat(7, 9, prompt_tokens_details={"cached_tokens": 8})], (7, None, None, 9, None)),
+        ([chat(7, 9, prompt_tokens_details={"cached_tokens": 8})], (7, 8, None, 9, None)),
         ([chat(7, 9, cached_tokens=5)], (7, 5, None, 9, None)),
         ([chat(7, 9, prompt_cache_hit_tokens=5, prompt_cache_miss_tokens=2)], (7, 5, None, 9, None)),
         ([{"input_tokens": 7, "input_tokens_details": {"cached_tokens": 5}}], (7, 5, None, None, None)),
@@ -59,7 +59,7 @@ CACHED = {"input_tokens": 15, "cache_read_input_tokens": 1000, "cache_creation_i
         ([chat(7, 40, 46)], (7, None, None, 40, None)),
         ([chat(None, 40, 47)], (None, None, None, 40, None)),
         ([chat(7, 40, 140, completion_tokens_details={"reasoning_tokens": 0})], (7, None, None, 40, 0)),
-        ([chat(7, 40, 140, prompt_tokens_details={"cached_tokens": 93})], (7, None, None, 40, None)),
+        ([chat(7, 40, 140, prompt_tokens_details={"cached_tokens": 93})], (7, 93, None, 40, None)),
         ([{"output_tokens": 40, "output_tokens_details": {"thinking_tokens": 32}}], (None, None, None, 40, 32)),
         ([chat(7, 40, reasoning_tokens=32)], (7, None, None, 40, 32)),
         ([{"prompt_tokens": -7, "completion_tokens": 9.5, "total_tokens": True}], (None,) * 5),
@@ -102,6 +102,17 @@ def test_a_usage_is_read_where_it_is(trail, last):
     recording.end(T0)
     given = attributes_of(trail)
     assert (given[semconv.INPUT_TOKENS], given[semconv.OUTPUT_TOKENS]) == (7, 9)
+
+
+def test_the_output_tokens_of_an_answer_that_begins_are_a_placeholder(trail):
+    recording = Recording(start(trail))
+    usage = {"input_tokens": 7, "output_tokens": 3}
+    recording.event({"type": "message_start", "message": {"type": "message", "usage": usage}}, T0)
+    recording.event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}, T0)
+    recording.end(T0)
+    given = attributes_of(trail)
+    assert given[semconv.INPUT_TOKENS] == 7
+    assert semconv.OUTPUT_TOKENS not in given
 
 
 ENDS = {
