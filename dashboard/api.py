@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import streamlit as st
 
+from dashboard import login
 from tokentrail.connection import KEY, ConnectionSettingError, client, in_words, remedy
 
 API_URL_VARIABLE = "TOKENTRAIL_API_URL"
@@ -58,33 +59,34 @@ def api_url() -> str:
     return os.environ.get(API_URL_VARIABLE, "").strip().rstrip("/") or DEFAULT_API_URL
 
 
-@st.cache_resource(ttl=CLIENT_S, max_entries=4, show_spinner=False)
-def _client(base: str) -> httpx.Client:
+# Answers and clients are remembered for the key that asked: another person's key may read other tenants.
+@st.cache_resource(ttl=CLIENT_S, max_entries=50, show_spinner=False)
+def _client(base: str, key: str | None) -> httpx.Client:
     """A client for the API. Each new one reads the certificates of the machine, and its own, which may be renewed."""
-    return client(f"{base}/api/v1/", TIMEOUT_S)
+    return client(f"{base}/api/v1/", TIMEOUT_S, key)
 
 
-def _asked(base: str, query: Query, timeout_s: float) -> dict[str, Any] | Problem:
+def _asked(base: str, key: str | None, query: Query, timeout_s: float) -> dict[str, Any] | Problem:
     try:
-        http = _client(base)
+        http = _client(base, key)
     except ConnectionSettingError as error:
         return Problem("A setting of the dashboard is wrong", f"{error}.")
     return answer(http, query, timeout_s)
 
 
 @st.cache_data(ttl=CACHE_S, max_entries=200, show_spinner=False)
-def _fetched(base: str, query: Query) -> dict[str, Any] | Problem:
-    return _asked(base, query, TIMEOUT_S)
+def _fetched(base: str, key: str | None, query: Query) -> dict[str, Any] | Problem:
+    return _asked(base, key, query, TIMEOUT_S)
 
 
 def fetch(query: Query) -> dict[str, Any] | Problem:
-    """The answer to a query. Sessions that ask the same within `CACHE_S` seconds share one."""
-    return _fetched(api_url(), query)
+    """The answer to a query. Sessions with one key that ask the same within `CACHE_S` seconds share it."""
+    return _fetched(api_url(), login.key(), query)
 
 
-@st.cache_data(ttl=LABELS_S, max_entries=8, show_spinner=False)
-def _found(base: str, query: Query) -> dict[str, Any]:
-    found = _asked(base, query, OFFER_TIMEOUT_S)
+@st.cache_data(ttl=LABELS_S, max_entries=50, show_spinner=False)
+def _found(base: str, key: str | None, query: Query) -> dict[str, Any]:
+    found = _asked(base, key, query, OFFER_TIMEOUT_S)
     if isinstance(found, Problem):
         raise _Unanswered
     return found
@@ -97,7 +99,7 @@ class _Unanswered(Exception):
 def fetch_seldom(query: Query) -> dict[str, Any]:
     """The same for lists that filters offer: an answer is used for `LABELS_S` seconds. A Problem gives nothing."""
     try:
-        return _found(api_url(), query)
+        return _found(api_url(), login.key(), query)
     except _Unanswered:
         return {}
 
@@ -150,6 +152,9 @@ def _refusal(status: int, body: Any) -> Problem:
     if not isinstance(body, dict):
         body = {}
     errors = [f"{e.get('field')}: {e.get('detail')}" for e in body.get("errors") or [] if isinstance(e, dict)]
+    if status == HTTPStatus.UNAUTHORIZED and login.key():
+        told = f"The key that {login.VARIABLE} gives you is wrong, revoked or has expired."
+        return Problem("The collector does not know your key", told, status)
     if status == HTTPStatus.UNAUTHORIZED and os.environ.get(KEY, "").strip():
         told = f"The key in {KEY} is wrong, revoked or has expired. Set {KEY} to a key with the role read."
         return Problem("The collector does not know the key", told, status)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboard import components, filters
+from dashboard import components, filters, login
 from dashboard.views import overview, request, requests, variants
 
 HERE = Path(__file__).parent
@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 st.set_page_config(page_icon=str(HERE / "icon.svg"), layout="wide")
 st.logo(str(HERE / "logo.svg"), size="large", icon_image=str(HERE / "icon.svg"))
 components.style()
+login.required()
 page = st.navigation(
     [
         st.Page(overview.page, title="Overview", icon=":material/monitoring:", default=True),

@@ -26,9 +26,9 @@ class ConnectionSettingError(ValueError):
     """The address is no URL, the key is no key, or a certificate cannot be read. The message names the setting."""
 
 
-def key_header() -> dict[str, str]:
-    """The header with the key in TOKENTRAIL_API_KEY, if there is one; raises ConnectionSettingError."""
-    key = os.environ.get(KEY, "").strip()
+def key_header(key: str | None = None) -> dict[str, str]:
+    """The header with a key, else that in TOKENTRAIL_API_KEY, if there is one; raises ConnectionSettingError."""
+    key = os.environ.get(KEY, "").strip() if key is None else key
     if not key.isascii() or not key.isprintable():
         raise ConnectionSettingError(f"{KEY} holds characters that no key has: copy the key again")
     return {"Authorization": f"Bearer {key}"} if key else {}
@@ -65,10 +65,10 @@ class _Transport(httpx.HTTPTransport):
             raise httpx.ConnectError(f"no host can have the name {request.url.host}", request=request) from error
 
 
-def client(url: str, timeout_s: float) -> httpx.Client:
-    """A client for addresses below `url`, which sends the key; raises ConnectionSettingError."""
+def client(url: str, timeout_s: float, key: str | None = None) -> httpx.Client:
+    """A client for addresses below `url`, which sends the key, as `key_header`; raises ConnectionSettingError."""
     try:
-        return httpx.Client(base_url=url, timeout=timeout_s, headers=key_header(), transport=transport())
+        return httpx.Client(base_url=url, timeout=timeout_s, headers=key_header(key), transport=transport())
     except httpx.InvalidURL as error:
         way_out = "write http://HOST:8080, with --api or in TOKENTRAIL_API_URL"
         shown, why = without_user(url), why_unanswered(url, error)

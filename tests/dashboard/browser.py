@@ -34,12 +34,14 @@ REFRESH_OFTEN = "from dashboard import components; components._SHARE = 0.25; fro
 
 
 @contextmanager
-def streamlit(api_url: str, folder: Path, *, app: Path = APP, often: bool = False, hosts: str = "") -> Iterator[str]:
+def streamlit(
+    api_url: str, folder: Path, *, app: Path = APP, often: bool = False, port: int = 0, **settings: str
+) -> Iterator[str]:
     """Run the dashboard on a free port and yield its URL. Then its log must name none of our files: no traceback."""
-    port = free_port(0)
+    port = port or free_port(0)
     program = ["-c", REFRESH_OFTEN] if often else ["-m", "streamlit"]
     command = [sys.executable, *program, "run", str(app)]
-    environment = {"TOKENTRAIL_API_URL": api_url, "TOKENTRAIL_ALLOWED_HOSTS": hosts}
+    environment = {"TOKENTRAIL_API_URL": api_url, **settings}
     child = Child("dashboard", [*command, "--server.port", str(port)], folder / "streamlit.log", environment)
     try:
         child.wait_ready(f"http://127.0.0.1:{port}/_stcore/health", timeout_s=300)

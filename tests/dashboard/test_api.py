@@ -99,7 +99,7 @@ def test_the_page_waits_once_and_not_long_for_the_lists_of_its_filters(monkeypat
         raise httpx.ReadTimeout("nothing came", request=request)
 
     with httpx.Client(base_url="http://hangs/api/v1/", transport=httpx.MockTransport(hang)) as client:
-        monkeypatch.setattr("dashboard.api._client", lambda _: client)
+        monkeypatch.setattr("dashboard.api._client", lambda *_: client)
         names, labels = offered()
         assert (names, set().union(*labels.values())) == ([], {"server", "client"})
         assert asked == [("/api/v1/slos", OFFER_TIMEOUT_S)]

@@ -72,7 +72,7 @@ SOCKET = """url => new Promise(ended => {
 
 def test_a_page_that_rebinds_its_name_reads_nothing(page, tmp_path):
     """The browser takes what it gets from http://rebound.test for that page's own, although it is this machine."""
-    with streamlit("http://127.0.0.1:9", tmp_path, hosts="mine.test") as url:
+    with streamlit("http://127.0.0.1:9", tmp_path, TOKENTRAIL_ALLOWED_HOSTS="mine.test") as url:
         for host, status, socket in (("rebound.test", 421, "closed"), ("mine.test", 200, "open")):
             there = url.replace("127.0.0.1", host)
             for path in ("/", "/_stcore/health", "/requests", "/_stcore/host-config"):

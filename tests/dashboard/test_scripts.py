@@ -23,7 +23,7 @@ def show(monkeypatch):
 
         monkeypatch.setenv("TOKENTRAIL_API_URL", address)
         client = httpx.Client(base_url="http://collector/api/v1/", transport=httpx.MockTransport(answer))
-        monkeypatch.setattr(api, "_client", lambda _: client)
+        monkeypatch.setattr(api, "_client", lambda *_: client)
         api._fetched.clear()
         api._found.clear()
         app = AppTest.from_file(str(PAGES), default_timeout=300)

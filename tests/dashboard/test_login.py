@@ -1,0 +1,189 @@
+"""The login of the dashboard: its file, and a browser that logs in at a provider of OpenID Connect on this machine."""
+
+import contextlib
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+from dashboard.login import LoginSettingError, read
+from tests.dashboard.browser import streamlit
+from tokentrail.cli.processes import free_port
+
+
+class Provider(ThreadingHTTPServer):
+    """Logs everybody in as `person`, without a question."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        self.person, self.nonce = {}, ""
+        self.key = RSAKey.generate_key(2048, {"kid": "k"}, auto_kid=False)
+        super().__init__(("127.0.0.1", 0), Pages)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Pages(BaseHTTPRequestHandler):
+    server: "Provider"
+
+    def do_GET(self):
+        url, query = self.server.url, parse_qs(urlsplit(self.path).query)
+        if self.path.startswith("/authorize"):
+            self.server.nonce = query["nonce"][0]
+            back = {"code": "c", "state": query["state"][0]}
+            self.send_response(302)
+            self.send_header("location", f"{query['redirect_uri'][0]}?{urlencode(back)}")
+            self.end_headers()
+        elif self.path == "/jwks":
+            self.answer({"keys": [self.server.key.as_dict(private=False)]})
+        else:
+            places = {f"{name}_endpoint": f"{url}/{path}" for name, path in PLACES.items()}
+            algorithms = {"id_token_signing_alg_values_supported": ["RS256"]}
+            self.answer({"issuer": url, "jwks_uri": f"{url}/jwks", **places, **algorithms})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        now = int(time.time())
+        claims = {"iss": self.server.url, "aud": "tokentrail", "sub": "1", "iat": now, "exp": now + 600}
+        claims |= {"nonce": self.server.nonce, **self.server.person}
+        token = jwt.encode({"alg": "RS256", "kid": "k"}, claims, self.server.key)
+        self.answer({"access_token": "a", "token_type": "Bearer", "id_token": token, "expires_in": 600})
+
+    def answer(self, body):
+        content = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+PLACES = {"authorization": "authorize", "token": "token"}
+
+
+class Api(ThreadingHTTPServer):
+    """Keeps the keys that it was asked with."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        self.keys = []
+        super().__init__(("127.0.0.1", 0), Asked)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Asked(Pages):
+    server: "Api"
+
+    def do_GET(self):
+        self.server.keys.append(self.headers.get("authorization"))
+        self.answer({})
+
+
+def secret(name):
+    return f"key-of-{name}-which-is-long-enough-to-sign"
+
+
+def write(tmp_path, url, port=1, **changes):
+    for name in ("secret", "cookie", "ann", "bolt"):
+        (tmp_path / name).write_text(f"{secret(name)}\n")
+    texts = {
+        "issuer": url,
+        "client_id": "tokentrail",
+        "client_secret_file": str(tmp_path / "secret"),
+        "redirect_uri": f"http://127.0.0.1:{port}/oauth2callback",
+        "cookie_secret_file": str(tmp_path / "cookie"),
+        **changes,
+    }
+    keys = f'[keys]\n"ann@acme.example" = "{tmp_path}/ann"\n"*@bolt.example" = "{tmp_path}/bolt"\n'
+    file = tmp_path / "login.toml"
+    file.write_text("".join(f'{name} = "{text}"\n' for name, text in texts.items() if text) + keys)
+    return str(file)
+
+
+def test_each_person_has_the_key_of_the_first_pattern_that_fits(tmp_path):
+    login = read(write(tmp_path, "https://login.example/"))
+    assert login.secrets["auth"]["server_metadata_url"] == "https://login.example/.well-known/openid-configuration"
+    assert login.key({"email": "Ann@acme.example"}) == secret("ann")
+    assert login.key({"email": "bo@bolt.example", "email_verified": True}) == secret("bolt")
+    (tmp_path / "ann").write_text("another")
+    assert login.key({"email": "ann@acme.example"}) == "another", "a new key counts at once"
+    (tmp_path / "ann").unlink()
+    with pytest.raises(PermissionError, match="cannot be read"):
+        login.key({"email": "ann@acme.example"})
+
+
+@pytest.mark.parametrize(
+    ("person", "word"),
+    [
+        ({"email": "eve@acme.example"}, "eve@acme.example has no key"),
+        ({"email": "x@bolt.example.evil"}, "no key"),
+        ({"email": "ann@acme.example", "email_verified": False}, "not verified"),
+        ({"email": ["ann@acme.example"]}, "claim email"),
+        ({}, "claim email"),
+    ],
+)
+def test_nobody_else_has_one(tmp_path, person, word):
+    with pytest.raises(PermissionError, match=word):
+        read(write(tmp_path, "https://login.example/")).key(person)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"issuer": ""}, "issuer is missing"),
+        ({"isuer": "x"}, "isuer is not known"),
+        ({"client_id": ""}, "client_id is missing"),
+        ({"cookie_secret_file": "/nowhere"}, "cookie_secret_file: /nowhere cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path, changes, word):
+    with pytest.raises(LoginSettingError, match=f"TOKENTRAIL_LOGIN=.*{word}"):
+        read(write(tmp_path, "https://login.example", **changes))
+
+
+def test_a_login_without_keys_is_refused(tmp_path):
+    file = tmp_path / "login.toml"
+    write(tmp_path, "https://login.example")
+    file.write_text(file.read_text().partition("[keys]")[0])
+    with pytest.raises(LoginSettingError, match="nobody could read"):
+        read(str(file))
+
+
+def test_a_browser_reads_with_the_key_of_the_person_and_with_none_before(page, tmp_path):
+    provider, api, port = Provider(), Api(), free_port(0)
+    for server in (provider, api):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    settings = {"TOKENTRAIL_LOGIN": write(tmp_path, provider.url, port), "TOKENTRAIL_API_KEY": "everything"}
+    log_in, log_out = (page.get_by_role("button", name=name) for name in ("Log in", "Log out"))
+    with (
+        contextlib.closing(provider.socket),
+        contextlib.closing(api.socket),
+        streamlit(api.url, tmp_path, port=port, **settings) as url,
+    ):
+        for email, key in (("ann@acme.example", "ann"), ("bo@bolt.example", "bolt")):
+            provider.person = {"email": email}
+            page.goto(f"{url}/requests")
+            log_in.wait_for()
+            assert api.keys == [], "nothing is asked before"
+            log_in.click()
+            page.get_by_text("This is not the collector's API").first.wait_for()
+            assert {*api.keys} == {f"Bearer {secret(key)}"}
+            log_out.click()
+            log_in.wait_for()
+            api.keys.clear()
+        provider.person = {"email": "eve@acme.example"}
+        log_in.click()
+        page.get_by_text("eve@acme.example has no key here").wait_for()
+        assert api.keys == []
+        page.goto("about:blank")
+        provider.shutdown()
+        api.shutdown()
