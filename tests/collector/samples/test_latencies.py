@@ -124,7 +124,7 @@ def test_growth_in_odd_cases(scrapes, api):
 def test_a_window_without_observations_has_no_latency(scrapes, api):
     page = histogram({"0.1": 5, "+Inf": 9}, 2.0)
     scrapes.add(page, NOW - 60 * SECOND).add(page, NOW - 50 * SECOND).store()
-    assert api("samples/latencies") == {"latencies": []}
+    assert api("samples/latencies")["latencies"] == []
 
 
 def test_a_recorded_vllm_s_clients_are_within_the_bounds(scrapes, api):
