@@ -101,3 +101,13 @@ def test_a_name_in_a_group_that_the_disk_has_damaged_costs_no_payload(reopen, tm
     data[3] ^= bit
     path.write_bytes(data)
     assert {bytes(payload) for segment in sealed(reopen()) for payload in segment} == {b"a", b"b", b"c"}
+
+
+def test_a_group_whose_segments_are_gone_is_removed(reopen, tmp_path):
+    log = reopen()
+    waiting(log, b"a", b"b")
+    log.merge_waiting()
+    for path in (tmp_path / "wal").glob("*.wal"):
+        path.unlink()
+    assert reopen().pending == (0, 0)
+    assert list((tmp_path / "wal").iterdir()) == []
