@@ -12,8 +12,8 @@ HELP: Final = {
     "Queue": "Time before the engine first scheduled the request. Known only where the engine reports it.",
     "Attainment": "Good requests / judged requests. Judged are the requests that an SLO selects, except three kinds: "
     "cancelled before a threshold was missed, failed with an error that the SLO excludes, and undetermined (a "
-    "threshold needs a value that nobody reported). Other errors are bad. So are requests in flight that are already "
-    "past a threshold, and requests of an engine process that died.",
+    "threshold needs a value that nobody reported, or nobody tells whether the request ended well). Other errors are "
+    "bad. So are requests in flight that are already past a threshold, and requests of an engine process that died.",
     "Budget left": "Share of the error budget (1 − objective) that is left in the SLO's window. Negative: overspent.",
     "Goodput": "Requests per second that met every threshold of their SLO. Unknown when no SLO can judge a request.",
     "Requests": "Requests that ended in this range.",

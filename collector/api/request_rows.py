@@ -42,7 +42,7 @@ class RequestRow(BaseModel):
     slo_class: str
     start: str
     end: str | None
-    status: Literal["ok", "error", "cancelled", "in_flight", "lost"]
+    status: Literal["ok", "error", "cancelled", "unknown", "in_flight", "lost"]
     error_type: str
     finish_reason: str
     input_tokens: int | None

@@ -38,7 +38,7 @@ class RequestsQuery(WindowQuery):
     sort: Sort = "end"
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
     cursor: Annotated[str, Field(max_length=512)] | None = Field(None, description="`next` of the page before")
-    status: Literal["ok", "error", "cancelled", "in_flight", "lost"] | None = Field(
+    status: Literal["ok", "error", "cancelled", "unknown", "in_flight", "lost"] | None = Field(
         None, description="without one: all that have ended"
     )
     slo: Name | None = Field(None, description="only requests that this SLO selects")

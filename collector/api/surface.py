@@ -15,7 +15,7 @@ from collector.api.parameters import Window
 from collector.api.sums import Summand, slices, sums
 from collector.api.times import SECOND_NS
 from collector.slo.counts import judged
-from collector.slo.judge import CANCELLED, NO_TOKEN, OK, exceeds, missed
+from collector.slo.judge import CANCELLED, NO_TOKEN, OK, UNKNOWN, exceeds, missed
 from collector.slo.model import Thresholds
 from collector.sql.fragment import FALSE, Fragment, all_of, any_of, merged, negated
 
@@ -131,11 +131,12 @@ class _Axis:
 def _ended(
     ctx: Context, window: Window, thresholds: Thresholds, ttft: _Axis, tpot: _Axis
 ) -> tuple[Cells, Cells, Cells]:
-    """Requests by the number of thresholds missed: ended ok with all known, ended ok with one unknown, and cancelled.
+    """Requests by the number of thresholds missed: ended ok with all known, with one or the end unknown, and cancelled.
 
     Those that missed the given E2E are left out. A TPOT with a bound is known at thresholds from the bound on.
 
-    A band of the query is a cell, whether the given thresholds were missed, and whether the request was cancelled:
+    A band of the query is a cell, whether the given thresholds were missed, and whether the request was cancelled, or
+    its end is not known:
 
         stored grid [10, 20, 30] ms, given 25 ms    TTFT 22 ms: cell 2, not missed    2 of the joined grid missed
                                                     TTFT 28 ms: cell 2, missed        3 of the joined grid missed
@@ -143,10 +144,12 @@ def _ended(
     missed_e2e = any_of(*missed(Thresholds.model_construct(e2e=thresholds.e2e)).values())
     shape = len(ttft.grid_ns) + 1, len(tpot.grid_ns) + 1
     known, undetermined, cancelled = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    flags = f"2048 * ({ttft.missed.sql}) + 4096 * ({tpot.missed.sql}) + 8192 * ({CANCELLED.sql})"
+    flags = (
+        f"2048 * ({ttft.missed.sql}) + 4096 * ({tpot.missed.sql}) + 8192 * ({CANCELLED.sql}) + 16384 * ({UNKNOWN.sql})"
+    )
     band = Fragment(f"toUInt16({_CELL} + {flags})", merged([ttft.missed, tpot.missed]))
     parts = [replace(part, band=band) for part in slices([window.end_ns, window.start_ns])]
-    matching = all_of(window.filter, any_of(OK, CANCELLED), negated(missed_e2e))
+    matching = all_of(window.filter, any_of(OK, CANCELLED, UNKNOWN), negated(missed_e2e))
     for key, row in sums(ctx.queries, matching, parts, {"n": Summand()}).by_band.items():
         flagged, cell = divmod(key, 2 * _BOUND)
         is_bound, cell = divmod(cell, _BOUND)
@@ -155,7 +158,8 @@ def _ended(
             0 if first == _UNKNOWN else ttft.place(first, missed_extra=bool(flagged & 1)),
             0 if each == _UNKNOWN else tpot.place(each, missed_extra=bool(flagged & 2)),
         )
-        met = cancelled if flagged & 4 else undetermined if _UNKNOWN in (first, each) else known
+        is_unknown = bool(flagged & 8) or _UNKNOWN in (first, each)
+        met = cancelled if flagged & 4 else undetermined if is_unknown else known
         if is_bound and met is not known:
             where = where[0], 0
         elif is_bound:

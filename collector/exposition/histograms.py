@@ -51,9 +51,9 @@ def add_latencies(
 ) -> None:
     """Add the latencies of a row of the query `segment_requests`.
 
-    A request that failed has an E2E alone, by its error, and a cancelled one has none.
+    A request that failed has an E2E alone, by its error. One that was cancelled, or whose end is unknown, has none.
     """
-    if row["status"] == "cancelled":
+    if row["status"] in ("cancelled", "unknown"):
         return
     failed = row["status"] == "error"
     trace, *latest = row["latest"]

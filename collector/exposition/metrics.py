@@ -53,7 +53,7 @@ E2E = Metric(
 
 REQUESTS = Metric(
     "tokentrail_requests_total", "counter",
-    "Requests that ended, by status: ok, error or cancelled.", (*REQUEST, "status"),
+    "Requests that ended, by status: ok, error, cancelled or unknown.", (*REQUEST, "status"),
 )  # fmt: skip
 TOKENS = Metric(
     "tokentrail_tokens_total", "counter",

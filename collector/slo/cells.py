@@ -35,8 +35,8 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 _LATENCIES: Final = ("ttft", "tpot", "e2e")
-_STATUS: Final = "transform(status, ['error', 'cancelled'], [1, 2]::Array(UInt8), 0::UInt8)"
-_OK, _FAILED, _CANCELLED = range(3)
+_STATUS: Final = "transform(status, ['error', 'cancelled', 'unknown'], [1, 2, 3]::Array(UInt8), 0::UInt8)"
+_OK, _FAILED, _CANCELLED, _UNKNOWN = _STATUSES = range(4)
 _FEW: Final = 8
 """Comparisons with so many thresholds are faster than a search among them."""
 
@@ -62,7 +62,7 @@ class Cells:
         excluded = any(p.errors.exclude for p in promises)
         self._excluded = _columns([{"error_type": p.errors.exclude} for p in promises]) if excluded else []
         self._digits = [
-            _Digit(Fragment(_STATUS), 3),
+            _Digit(Fragment(_STATUS), len(_STATUSES)),
             *(
                 _Digit(Fragment(_place(name, edges)), len(edges) + 1 + _unknown(name, edges) if edges else 1)
                 for name, edges in self._edges.items()
@@ -171,6 +171,7 @@ class Outcomes:
     undetermined: Bools
     failed: Bools
     cancelled: Bools
+    unknown: Bools
     excused: Bools
     unselected: Bools
 
@@ -200,7 +201,7 @@ class Judged:
         """`selected` and `excluded` have a row for each cell and a column for each promise."""
         self._promises = promises
         self._edges = edges
-        self._ok, self._failed, self._cancelled = (status == one for one in (_OK, _FAILED, _CANCELLED))
+        self._ok, self._failed, self._cancelled, self._unknown = (status == one for one in _STATUSES)
         self._cells = cells
         self._selected = selected
         self._excluded = excluded
@@ -220,9 +221,10 @@ class Judged:
             total=chosen,
             ok=chosen & ok,
             good=chosen & ok & met,
-            undetermined=chosen & ok & ~met & ~missed,
+            undetermined=chosen & ((ok & ~met) | self._unknown) & ~missed,
             failed=chosen & failed,
             cancelled=chosen & cancelled,
+            unknown=chosen & self._unknown,
             excused=chosen & ((cancelled & ~missed) | excluded),
             unselected=np.zeros_like(chosen),
         )
@@ -245,9 +247,10 @@ class Judged:
             total=np.ones_like(chosen),
             ok=ok,
             good=good,
-            undetermined=ok & ~good & for_all(["good", "undetermined"]),
+            undetermined=(ok | self._unknown) & ~good & for_all(["good", "undetermined"]),
             failed=failed,
             cancelled=cancelled,
+            unknown=self._unknown,
             excused=~ok & for_all(["excused"]),
             unselected=~chosen,
         )

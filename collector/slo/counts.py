@@ -35,7 +35,9 @@ def good_is_known(judged: Number, *, unselected: Number, undetermined: Number) -
 class Counts(BaseModel):
     """Requests: ended in the window, and in flight at its end.
 
-    `undetermined`: ended ok and missed no threshold that is known, but a threshold needs a value that is not known.
+    `unknown`: ended, and nobody tells whether well.
+    `undetermined`: missed no threshold that is known, but a threshold needs a value that is not known, or its end is
+    `unknown`.
     `excused`: not judged, because the client cancelled it before it missed a threshold, or the SLO excludes its error.
     `unselected`: not judged, because no SLO selects it; lost ones among them. None of the counts of one SLO is.
     """
@@ -46,6 +48,7 @@ class Counts(BaseModel):
     undetermined: Number
     failed: Number
     cancelled: Number
+    unknown: Number
     excused: Number
     unselected: Number
     in_flight: int

@@ -84,6 +84,8 @@ def missed(thresholds: Thresholds, *, if_unknown: bool = False) -> dict[str, Fra
 OK = Fragment("status = 'ok'")
 FAILED = Fragment("status = 'error'")
 CANCELLED = Fragment("status = 'cancelled'")
+UNKNOWN = Fragment("status = 'unknown'")
+"""Nobody tells whether it ended well or its client left."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ class Verdict:
         ok, TTFT NULL, E2E 20 s          missed one                                  bad
         cancelled after 0.5 s            missed none before                          excused
         cancelled after 5 s, no token    waited for longer than 1 s                  bad
+        unknown, TTFT 0.5 s, E2E 5 s     met both, if it ended well                  undetermined
+        unknown, TTFT 0.5 s, E2E 20 s    missed one                                  bad
     """
 
     good: Fragment
@@ -119,7 +123,7 @@ def verdict(promises: Sequence[Promise], prefix: str = "slo") -> Verdict:
     met = all_of(*(any_of(other, negated(doubt)) for other, doubt in zip(others, doubts, strict=True)))
     return Verdict(
         good=all_of(OK, judged, met),
-        undetermined=all_of(OK, negated(met), unmissed),
+        undetermined=any_of(all_of(OK, negated(met), unmissed), all_of(UNKNOWN, judged, unmissed)),
         excused=all_of(judged, any_of(all_of(CANCELLED, unmissed), _excluded(promises, others, prefix))),
         unselected=negated(judged),
     )

@@ -15,7 +15,7 @@ from dashboard.transform import Json, missed_by
 from tokentrail.formatting import UNDEFINED, clock, count, instant, plain
 
 SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
-STATUSES = ("ok", "error", "cancelled", "in_flight", "lost")
+STATUSES = ("ok", "error", "cancelled", "unknown", "in_flight", "lost")
 VERDICTS = ("good", "bad", "undetermined", "excused", "unselected", "pending")
 CAUSES = {"kv_eviction": "lost KV-cache blocks", "cold_start": "waited for a cold start"}
 ROWS = (20, 50, 200, 1000)

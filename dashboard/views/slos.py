@@ -66,9 +66,10 @@ def card(slo: Json, engines: list[Json] | None) -> None:
     bar(left, palette.GOOD if (left or 0) > 0.5 else palette.WARN if (left or 0) > 0 else palette.BAD)
     requests = slo["requests"]
     open_ones = NotEnded.of(requests, engines, slo["select"])
+    unknown = f" + {count(requests['unknown'])} of unknown end" if requests["unknown"] else ""
     st.caption(
         f"{count(requests['total'])} ended = {count(requests['ok'])} ok + {count(requests['failed'])} failed + "
-        f"{count(requests['cancelled'])} cancelled · {count(requests['undetermined'])} undetermined · "
+        f"{count(requests['cancelled'])} cancelled{unknown} · {count(requests['undetermined'])} undetermined · "
         f"{count(open_ones.in_flight)} in flight ({count(open_ones.late)} late) · {count(open_ones.lost)} lost"
     )
     with st.expander("Burn rates"):

@@ -62,7 +62,7 @@ def test_a_hung_request_burns_the_budget_while_it_hangs(collector, trail):
     assert trail.flush(20)
     collector.wait_until(lambda: requests()["ok"] == 2)
     assert requests() == {
-        "total": 2, "ok": 2, "good": 1, "undetermined": 0, "failed": 0, "cancelled": 0, "excused": 0, "unselected": 0,
-        "in_flight": 0, "in_flight_violations": 0, "lost": 0,
+        "total": 2, "ok": 2, "good": 1, "undetermined": 0, "failed": 0, "cancelled": 0, "unknown": 0, "excused": 0,
+        "unselected": 0, "in_flight": 0, "in_flight_violations": 0, "lost": 0,
     }  # fmt: skip
     collector.wait_until(lambda: counted(collector) == (2, 1, 0))

@@ -67,7 +67,7 @@ def test_pages_are_slices_of_one_order(api, rows, sort):
 
 
 def test_rows_can_be_picked(api, rows):
-    rows.requests([{"status": s, "request_id": f"r-{s}"} for s in ("ok", "error", "cancelled")])
+    rows.requests([{"status": s, "request_id": f"r-{s}"} for s in ("ok", "error", "cancelled", "unknown")])
     assert [r["request_id"] for r in api("requests", status="error")["requests"]] == ["r-error"]
     picked = api("requests", request_id="r-ok")
     assert picked["total"] == 1

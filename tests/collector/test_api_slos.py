@@ -56,7 +56,7 @@ def test_counts_by_window_attainment_and_budget(api, rows):
 
     budget = Fraction(5, 100)
     assert slo["requests"] == {
-        "total": 35, "ok": 21, "good": 14, "undetermined": 0, "failed": 7, "cancelled": 7, "excused": 7,
+        "total": 35, "ok": 21, "good": 14, "undetermined": 0, "failed": 7, "cancelled": 7, "unknown": 0, "excused": 7,
         "unselected": 0, "in_flight": 1, "in_flight_violations": 1, "lost": 1,
     }  # fmt: skip
     assert slo["attainment"] == pytest.approx(float(1 - judged(30 * DAY)))

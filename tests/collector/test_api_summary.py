@@ -99,7 +99,7 @@ def test_good_means_every_threshold_of_every_slo_that_selects(api, rows):
     )
     answer = api("summary")
     assert answer["requests"] == {
-        "total": 11, "ok": 9, "good": 4, "undetermined": 2, "failed": 1, "cancelled": 1, "excused": 1,
+        "total": 11, "ok": 9, "good": 4, "undetermined": 2, "failed": 1, "cancelled": 1, "unknown": 0, "excused": 1,
         "unselected": 0, "in_flight": 0, "in_flight_violations": 0, "lost": 0,
     }  # fmt: skip
     assert answer["attainment"] == 4 / 8
@@ -197,7 +197,7 @@ slos:
         rows.open(start=NOW - 90 * SECOND, seen=NOW)
         answer = api("summary")
         assert answer["requests"] == {
-            "total": 8, "ok": 6, "good": 2, "undetermined": 0, "failed": 1, "cancelled": 1, "excused": 0,
+            "total": 8, "ok": 6, "good": 2, "undetermined": 0, "failed": 1, "cancelled": 1, "unknown": 0, "excused": 0,
             "unselected": 6, "in_flight": 1, "in_flight_violations": 0, "lost": 1,
         }  # fmt: skip
         assert answer["attainment"] == 2 / 3
@@ -322,7 +322,7 @@ class TestInFlight:
         rows.open(start=NOW - 61 * SECOND, seen=NOW, slo_class="batch")
         answer = api("summary")
         assert answer["requests"] == {
-            "total": 1, "ok": 1, "good": 1, "undetermined": 0, "failed": 0, "cancelled": 0, "excused": 0,
+            "total": 1, "ok": 1, "good": 1, "undetermined": 0, "failed": 0, "cancelled": 0, "unknown": 0, "excused": 0,
             "unselected": 0, "in_flight": 5, "in_flight_violations": 3, "lost": 0,
         }  # fmt: skip
         assert answer["attainment"] == 1 / 4

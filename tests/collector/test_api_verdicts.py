@@ -47,7 +47,7 @@ def mixed(rows):
                 "e2e": (500 + 400 * (n % 5)) * MS,
                 "slo_class": "chat" if n % 3 else "",
                 "vantage": "client" if n % 7 == 0 else "server",
-                "status": ("ok", "ok", "ok", "error", "cancelled")[n % 5],
+                "status": ("ok", "ok", "unknown" if n % 2 else "ok", "error", "cancelled")[n % 5],
                 "error_type": "" if n % 5 != 3 else "invalid_request" if n % 2 else "oom",
                 "ttft_ns": (None, 333_334, 333_333, 600 * MS)[n % 4],
                 "tpot_ns": (None, 20.5 * MS, 120.0 * MS)[n % 3],

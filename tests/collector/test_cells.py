@@ -37,7 +37,7 @@ def test_many_slos_are_judged_as_each_alone(evaluate, rows):
     pick = random.Random(5).choice
     made = rows.requests(
         [
-            {"status": pick(["ok", "ok", "error", "cancelled"]), "e2e": pick([1, 100, 5000]) * MS,
+            {"status": pick(["ok", "ok", "error", "cancelled", "unknown"]), "e2e": pick([1, 100, 5000]) * MS,
              "ttft_ns": pick([None, 50 * MS, 90 * MS, 90 * MS + 1, 3000 * MS]), "output_tokens": pick([None, 0, 5]),
              "tpot_ns": pick([None, 10.0 * MS]), "slo_class": pick(CLASSES), "tenant": pick(["t", "u"]),
              "vantage": pick(["server", "server", "client"]), "error_type": pick(["", "bad_request"]),
@@ -80,7 +80,8 @@ def test_a_tpot_is_judged_by_its_bound_where_it_is_not_known(evaluate, rows, uni
     pick = random.Random(7).choice
     made = rows.requests(
         [{"tpot_ns": (tpot := pick([None, *BOUNDS])), "tpot_at_most_ns": pick(BOUNDS) if tpot is None else None,
-          "status": pick(["ok", "ok", "cancelled"]), "output_tokens": pick([None, 5])} for _ in range(400)]
+          "status": pick(["ok", "ok", "ok", "cancelled", "unknown"]), "output_tokens": pick([None, 5])}
+         for _ in range(400)]
     )  # fmt: skip
     few, many, fractions = ["30ms", "60ms"], [f"{ms}ms" for ms in range(5, 100, 5)], ["30000001ns", "60ms"]
     limits = {"few": few, "many": many, "ns": fractions}[unit]
@@ -92,7 +93,8 @@ def test_a_tpot_is_judged_by_its_bound_where_it_is_not_known(evaluate, rows, uni
             if tpot is not None and tpot > limit:
                 continue
             is_known = tpot is not None or (at_most is not None and at_most <= limit)
-            counts["excused" if row["status"] == "cancelled" else "good" if is_known else "undetermined"] += 1
+            is_good = row["status"] == "ok" and is_known
+            counts["excused" if row["status"] == "cancelled" else "good" if is_good else "undetermined"] += 1
         assert found[f"s{i}"].requests.model_dump(include={*counts}) == counts, limit
     assert found["s0"].requests.good > found["s0"].requests.undetermined > 0 or unit == "many"
 
@@ -109,7 +111,8 @@ def judge(row, limit, exclude):
             return "bad" if is_late else "excused"
     if is_late:
         return "bad"
-    return "good" if row["ttft_ns"] is not None or none else "undetermined"
+    is_known = row["ttft_ns"] is not None or none
+    return "good" if row["status"] == "ok" and is_known else "undetermined"
 
 
 def test_rules_give_labels_to_requests_that_carry_none(evaluate, rows, api):
@@ -174,7 +177,7 @@ def test_each_group_has_the_numbers_of_an_slo_for_its_tenant_alone(evaluate, row
             not_ended[silent_s] += 1
             rows.open(tenant=tenant, start=NOW - ago - 60 * SECOND, seen=NOW - silent_s * SECOND)
         else:
-            status = some.choice(["ok", "ok", "error", "cancelled"])
+            status = some.choice(["ok", "ok", "error", "cancelled", "unknown"])
             rows.request(tenant=tenant, ended=NOW - ago, e2e=some.choice([1, 90]) * SECOND, status=status)
     grouped = evaluate([{"group_by": ["tenant"]}])["s0"]
     alone = evaluate([{"select": {"tenant": [tenant]}} for tenant in "abcdef"])

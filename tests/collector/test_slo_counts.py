@@ -10,6 +10,7 @@ COUNTS = Counts(
     undetermined=10,
     failed=15,
     cancelled=8,
+    unknown=0,
     excused=5,
     unselected=0,
     in_flight=9,
@@ -41,6 +42,7 @@ def test_without_anything_to_judge_attainment_is_undefined():
         undetermined=3,
         failed=0,
         cancelled=4,
+        unknown=0,
         excused=4,
         unselected=0,
         in_flight=9,
@@ -53,6 +55,6 @@ def test_without_anything_to_judge_attainment_is_undefined():
 
 def test_the_api_answers_with_the_counts_and_no_derived_field():
     assert set(COUNTS.model_dump()) == {
-        "total", "ok", "good", "undetermined", "failed", "cancelled", "excused", "unselected", "in_flight",
+        "total", "ok", "good", "undetermined", "failed", "cancelled", "unknown", "excused", "unselected", "in_flight",
         "in_flight_violations", "lost",
     }  # fmt: skip

@@ -82,8 +82,8 @@ class TestPhases:
 
 
 def test_statuses_are_the_wire_names():
-    assert enum(RequestsQuery, "status") == [*Status, "in_flight", "lost"]
-    assert enum(RequestRow, "status") == [*Status, "in_flight", "lost"]
+    assert enum(RequestsQuery, "status") == [*Status, "unknown", "in_flight", "lost"]
+    assert enum(RequestRow, "status") == [*Status, "unknown", "in_flight", "lost"]
     assert enum(ColdStartOut, "status") == [Status.OK, Status.ERROR]
 
 
@@ -101,7 +101,7 @@ def test_each_threshold_has_a_histogram():
 
 def test_the_cli_counts_the_bad_as_the_collector_does():
     requests = Counts(
-        total=1000, ok=800, good=700, undetermined=60, failed=150, cancelled=50, excused=40, unselected=0,
+        total=1000, ok=800, good=700, undetermined=60, failed=150, cancelled=50, unknown=0, excused=40, unselected=0,
         in_flight=9, in_flight_violations=7, lost=4,
     )  # fmt: skip
     slo = {

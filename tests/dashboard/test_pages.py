@@ -60,7 +60,8 @@ class TestOverview:
         requests = summary["requests"]
         assert requests == {
             "total": 45, "ok": 43, "good": requests["good"], "undetermined": 0, "failed": 1, "cancelled": 1,
-            "excused": requests["excused"], "unselected": 0, "in_flight": 1, "in_flight_violations": 1, "lost": 0,
+            "unknown": 0, "excused": requests["excused"], "unselected": 0,
+            "in_flight": 1, "in_flight_violations": 1, "lost": 0,
         }  # fmt: skip
         assert shown == {
             "Attainment": percent(summary["attainment"]),

@@ -91,8 +91,8 @@ def test_the_collector_and_the_client_tell_the_same_story(driven, api):
     assert {r["request_id"]: r["status"] for r in rows}[gone.request_id] == "cancelled"
     summary = api.get("summary", start=began)
     assert summary["requests"] | {"good": 0, "excused": 0} == {
-        "total": len(seen), "ok": len(ok), "good": 0, "undetermined": 0, "failed": 0, "cancelled": 1, "excused": 0,
-        "unselected": 0, "in_flight": 0, "in_flight_violations": 0, "lost": 0,
+        "total": len(seen), "ok": len(ok), "good": 0, "undetermined": 0, "failed": 0, "cancelled": 1, "unknown": 0,
+        "excused": 0, "unselected": 0, "in_flight": 0, "in_flight_violations": 0, "lost": 0,
     }  # fmt: skip
     assert summary["throughput"]["output_tokens_per_s"] > 0
 

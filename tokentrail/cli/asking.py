@@ -76,7 +76,8 @@ Engines = Annotated[
 ]
 Classes = Annotated[list[str] | None, typer.Option("--slo-class", help="Only requests of this SLO class.")]
 StatusName = Annotated[
-    str | None, typer.Option("--status", help="Only requests of this status: ok, error, cancelled, in_flight, lost.")
+    str | None,
+    typer.Option("--status", help="Only requests of this status: ok, error, cancelled, unknown, in_flight, lost."),
 ]
 SloName = Annotated[str | None, typer.Option("--slo", help="Only requests that this SLO selects.")]
 VerdictName = Annotated[

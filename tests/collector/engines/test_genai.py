@@ -112,7 +112,7 @@ def test_a_wrapper_of_the_anthropic_clients_span_is_not_a_second_request(module_
 
 
 @pytest.mark.parametrize(
-    ("address", "ttft", "status"), [({"server.address": "a"}, 600 * MS, "cancelled"), ({}, None, "ok")]
+    ("address", "ttft", "status"), [({"server.address": "a"}, 600 * MS, "cancelled"), ({}, None, "unknown")]
 )
 def test_googles_client_says_what_is_streamed_from_1_1_on(module_store, address, ttft, status):
     """Versions that do not say so do not tell an address."""

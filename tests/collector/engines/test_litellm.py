@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import operator
 
 import pytest
 
@@ -23,6 +24,8 @@ from tests.support.recordings import (
 )
 
 V1, V2 = "litellm-1.108-otel-v1", "litellm-1.108-otel-v2"
+STREAMS = {"warm2", "stream", "n2 stream", "think stream", "retry stream", "fallback stream", "left", "cache s"}
+"""The calls of the proxy that were streamed and did not fail. v1's recording lacks the usage that tells their end."""
 IDS = itertools.count(2**40)
 LATER = 250 * MS
 """By how much the proxy's client sees a token or an end later than LiteLLM, on the busy machine of the recording."""
@@ -36,7 +39,7 @@ CALLS = {
     "cache": ["ok"], "cache hit": [], "cache s": ["ok"], "cache s hit": [],
     "unknown": ["error"], "tenant": ["ok"], "emb": [],
 }  # fmt: skip
-"""Calls of the proxy, and the ends of their rows. A client that left is not seen."""
+"""Calls of the proxy, and the ends of their rows. That a client left a call that is not streamed is not seen."""
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +81,13 @@ class TestRecording:
         assert spread(e2e_differences(pairs)) == e2e_ms
         not_streamed = [row for row, line in pairs if not line["stream"]]
         assert all(row["ttft_ns"] == row["e2e_ns"] for row in not_streamed)
+
+    def test_no_client_had_a_longer_tpot_than_the_bound(self, recorded, run, ttft_ms, e2e_ms):
+        pairs = [(row, line) for row, line in by_response_id(recorded[run], client_lines(run)) if line["stream"]]
+        seen = [(line["chunks"][-1] - line["chunks"][0]) / (row["output_tokens"] - 1) for row, line in pairs]
+        bounds = [row["tpot_at_most_ns"] for row, _ in pairs]
+        assert {row["tpot_ns"] for row, _ in pairs} == {None}
+        assert bounds == [None] * 18 if run == V1 else all(map(operator.lt, seen, bounds))
 
     def test_tokens_and_finish_reasons_are_the_clients(self, recorded, run, ttft_ms, e2e_ms):
         pairs = by_response_id(recorded[run], client_lines(run))
@@ -153,16 +163,75 @@ def test_a_stream_of_v2_that_broke_has_the_time_of_its_first_chunk_and_no_estima
     ]
 
 
-@pytest.mark.parametrize(("run", "marked"), [("v1", 3), ("v2", 0)])
-def test_an_aborted_stream_reads_as_ok_and_only_fastapis_span_of_v1_says_so(module_store, run, marked):
-    """Two streams that ended and three that the client left. Who makes this test fail has news for the page."""
+@pytest.mark.parametrize("run", ["v1", "v2"])
+def test_a_stream_that_its_client_left_is_cancelled(module_store, run):
+    """Five streams that ended, the last without usage, and four that their client left after a third."""
+    module_store.client().command("TRUNCATE TABLE requests")
+    replay(module_store, "litellm-1.108-aborts", run)
+    found = [(row["status"], row["output_tokens"], row["finish_reason"]) for row in requests(module_store)]
+    assert found == [("ok", 20, "stop")] * 4 + [("ok", 21, "stop")] + [("cancelled", None, "stop")] * 4
+
+
+@pytest.mark.parametrize(
+    ("run", "ends"), [("v1", ["unknown"] * 5), ("v2", ["ok", "cancelled", "cancelled", "ok", "cancelled"])]
+)
+def test_streams_of_1_106_that_ended_and_that_were_left(module_store, run, ends):
+    """The usage is cut out of v1's spans. FastAPI's own span tells a client that left, and is kept beside."""
     for table in ("requests", "spans"):
         module_store.client().command(f"TRUNCATE TABLE {table}")
     replay(module_store, "litellm-1.106-aborts", run)
-    assert [(row["status"], row["finish_reason"]) for row in requests(module_store)] == [("ok", "stop")] * 5
+    assert [row["status"] for row in requests(module_store)] == ends
     sql = """SELECT start, trace_id FROM spans WHERE kind = 2 AND attributes['error.type'] = 'ConnectionError'
              AND trace_id IN (SELECT trace_id FROM requests) AND attributes['http.response.status_code'] = '200'"""
-    assert len(module_store.query(sql).result_rows) == marked
+    assert len(module_store.query(sql).result_rows) == (3 if run == "v1" else 0)
+
+
+USAGE = "{'completion_tokens': 5, 'prompt_tokens': 7, 'total_tokens': 12, 'prompt_tokens_details': None%s}"
+WRITES = ", 'cache_read_input_tokens': 0, 'cache_creation_input_tokens': 0"
+
+
+@pytest.mark.parametrize(
+    ("system", "operation", "usage", "status"),
+    [
+        ("openai", "acompletion", USAGE % "", "ok"),
+        ("openai", "acompletion", USAGE % WRITES, "cancelled"),
+        ("azure", "atext_completion", USAGE % WRITES, "cancelled"),
+        # Anthropic's server tells both counts, so nothing tells the end.
+        ("anthropic", "acompletion", USAGE % WRITES, "unknown"),
+        ("anthropic", "acompletion", USAGE % "", "ok"),
+        ("openai", "acompletion", "", "unknown"),
+        ("openai", "aresponses", USAGE % "", "unknown"),
+        ("openai", "anthropic_messages", USAGE % "", "unknown"),
+    ],
+)
+def test_what_the_usage_tells_of_the_end_of_a_stream(module_store, system, operation, usage, status):
+    """v1 has the usage as a text of Python's, v2 the counts."""
+    reasons = {"gen_ai.system": system, "gen_ai.response.finish_reasons": ["stop"]}
+    v1 = reasons | {"gen_ai.operation.name": operation, "metadata.usage_object": usage}
+    v2 = reasons | {"gen_ai.operation.name": "chat", "litellm.call_type": operation}
+    if WRITES in usage:
+        v2 |= {"gen_ai.usage.cache_creation.input_tokens": 0, "gen_ai.usage.cache_read.input_tokens": 0}
+    spans = [
+        ("litellm_request", {"attributes": v1 | {"llm.is_streaming": "True"}}),
+        ("litellm_request", {"attributes": v1 | {"llm.is_streaming": "False"}}),
+        ("chat m", {"kind": 3, "attributes": v2 | {"litellm.request.streaming": True}}),
+        ("chat m", {"kind": 3, "attributes": v2}),
+    ]
+    found = [row["status"] for (row,) in insert_each(module_store, *spans)]
+    assert found == [status, "ok", status if usage else "ok", "ok"]
+
+
+def test_a_stream_of_v2_has_a_bound_of_tpot(module_store):
+    """Its span ends after the last chunk, up to half a second later."""
+    stream = {"gen_ai.operation.name": "chat", "gen_ai.response.finish_reasons": ["stop"],
+              "litellm.request.streaming": True, "gen_ai.response.time_to_first_chunk": 0.2,
+              "gen_ai.usage.output_tokens": 5}  # fmt: skip
+    left = {"gen_ai.usage.cache_creation.input_tokens": 0, "gen_ai.system": "openai"}
+    spans = [("chat m", {"kind": 3, "attributes": stream | other}) for other in ({}, left)]
+    rows = [row for (row,) in insert_each(module_store, *spans)]
+    assert [(row["status"], row["tpot_ns"], row["tpot_at_most_ns"]) for row in rows] == [
+        ("ok", None, 100 * MS), ("cancelled", None, None),
+    ]  # fmt: skip
 
 
 def test_a_request_that_v2_refused_before_any_call_is_a_row(module_store):
@@ -211,7 +280,8 @@ def proxied(request, module_store):
 
 def test_each_call_of_the_proxy_is_a_row_and_no_embedding_nor_answer_of_the_cache(proxied):
     version, calls = proxied
-    expected = CALLS | ({"cache s hit": ["ok"]} if version == "v1" else {})
+    of_v1 = {what: [{"ok": "unknown"}.get(end, end) for end in ends] for what, ends in CALLS.items() if what in STREAMS}
+    expected = CALLS | (of_v1 | {"cache s hit": ["ok"]} if version == "v1" else {"left": ["cancelled"]})
     assert {what: [row["status"] for row in rows] for what, (_, rows) in calls.items()} == expected
     assert {row["engine"] for _, rows in calls.values() for row in rows} == {"litellm"}
 

@@ -49,7 +49,8 @@ def test_reasoning_that_may_not_have_arrived_leaves_tpot_open(module_store, engi
         span.events.add(name=name, time_unix_nano=T0 + 100 * MS)
     insert_otlp(module_store, TRACES, request.body(), f"reasoning-{trace}")
     (row,) = requests(module_store, f"trace_id = unhex('{trace:032x}')")
-    assert (row["engine"], row["ttft_ns"], row["tpot_ns"]) == (engine, 100 * MS, tpot)
+    known = row["tpot_at_most_ns" if engine == "litellm" else "tpot_ns"]  # LiteLLM's span ends late
+    assert (row["engine"], row["ttft_ns"], known) == (engine, 100 * MS, tpot)
     assert (row["output_tokens"], row["reasoning_tokens"]) == (6, reasoning)
 
 
@@ -111,4 +112,4 @@ def test_litellm_tells_reasoning_tokens_in_the_words_of_langfuse(module_store, d
     known = FIRST | {"litellm.request.streaming": True, "langfuse.observation.type": "generation"}
     row = insert(module_store, "litellm", known | {"langfuse.observation.usage_details": json.dumps(details)})
     assert (row["engine"], row["output_tokens"], row["reasoning_tokens"]) == ("litellm", 6, reasoning)
-    assert row["tpot_ns"] == (None if reasoning else 100 * MS)
+    assert row["tpot_at_most_ns"] == (None if reasoning else 100 * MS)

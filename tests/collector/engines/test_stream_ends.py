@@ -74,6 +74,28 @@ def test_a_sign_of_the_end_makes_a_request(inserted, sign):
     assert (row["e2e_ns"], kept) == (250 * MS, [])
 
 
+@pytest.mark.parametrize(
+    ("sign", "status"),
+    [
+        ({"gen_ai.response.time_to_first_chunk": 0.2}, "unknown"), ({"gen_ai.output.messages": "[]"}, "unknown"),
+        ({"gen_ai.usage.output_tokens": 5}, "ok"), ({"gen_ai.response.finish_reasons": ["stop"]}, "ok"),
+        ({"error.type": "TimeoutError"}, "error"),
+        ({"error.type": "GeneratorExit"}, "cancelled"),
+    ],
+)  # fmt: skip
+def test_a_stream_that_may_have_been_left_has_an_unknown_end(inserted, sign, status):
+    (row,), _ = inserted("any", alone(STREAM | sign))
+    assert row["status"] == status
+
+
+def test_a_log_of_logfire_without_output_tokens_and_a_finish_reason_has_an_unknown_end(inserted):
+    """Logfire sends it for a stream that broke or was left, too."""
+    ended = {"gen_ai.output.messages": '[{"finish_reason":"stop"}]'}
+    for said, status in (({}, "unknown"), (USAGE, "ok"), (ended, "ok")):
+        (row,), _ = inserted(LOGFIRE, log(1, 1, T0, said | {"duration": 1.0}))
+        assert row["status"] == status
+
+
 def test_an_error_ends_a_stream(inserted):
     (row,), _ = inserted("any", alone(STREAM, code=2))
     assert row["status"] == "error"

@@ -129,6 +129,7 @@ def test_openlit_tells_ttft_in_seconds_and_its_own_key_of_reasoning(module_store
     rows = inserted(module_store, OPENLIT, *said, whole)
     assert [row["ttft_ns"] for row in rows] == [300 * MS, None, None, None, 590 * MS]
     assert [row["tpot_ns"] for row in rows] == [None] * 5
+    assert [row["tpot_at_most_ns"] for row in rows] == [75 * MS, None, None, None, None]
     assert [row["reasoning_tokens"] for row in rows] == [None] * 4 + [2]
 
 

@@ -17,16 +17,25 @@ WITH
     if(is_v1, transform(text['llm.is_streaming'], ['True', 'False'], [1., 0.], nan),
         toFloat64(number['litellm.request.streaming'] = 1 OR mapContains(number, 'gen_ai.response.time_to_first_chunk'))) AS stream,
     status_code = 2 OR text['error.type'] != '' AS failed,
-    gave_up(text['error.type']) OR NOT failed AND stream = 1 AND reason = '' AS is_cancelled,
-    -- LiteLLM estimates the tokens of a call that failed.
-    (key -> if(failed, NULL, counted(key))) AS used,
+    -- Where a client has left, LiteLLM counts the tokens so far itself and adds both counts of the cache, 0 where it has none. Servers of OpenAI's
+    -- API tell no tokens that were written to the cache, so LiteLLM has that count of no stream of theirs that ended. v1 has it in a text of Python's.
+    if(is_v1, position(text['metadata.usage_object'], '\'cache_creation_input_tokens\': ') > 0,
+        mapContains(number, 'gen_ai.usage.cache_creation.input_tokens')) AS counts_writes,
+    stream = 1 AND counts_writes AND text['gen_ai.system'] IN ('openai', 'azure', 'hosted_vllm') AS was_left,
+    -- Nothing tells the end of other servers' streams with that count, of those of other APIs than Chat Completions, and of v1 without the text.
+    stream = 1 AND (counts_writes OR is_v1 AND text['metadata.usage_object'] = ''
+        OR if(is_v1, text['gen_ai.operation.name'], text['litellm.call_type']) IN ('responses', 'aresponses', 'anthropic_messages')) AS has_no_end,
+    gave_up(text['error.type']) OR NOT failed AND (stream = 1 AND reason = '' OR was_left) AS is_cancelled,
+    -- LiteLLM estimates the tokens of a call that failed or was left.
+    failed OR was_left AS estimates,
+    (key -> if(estimates, NULL, counted(key))) AS used,
     $unless_more AS unless_more,
     used('gen_ai.usage.input_tokens') AS input,
     used('gen_ai.usage.cache_read.input_tokens') AS cached,
     used('gen_ai.usage.output_tokens') AS n,
     -- LiteLLM tells reasoning tokens in the words of Langfuse alone, when its setting `mapper_names` has `langfuse`.
     ifNull(used('gen_ai.usage.reasoning.output_tokens'),
-        if(failed, NULL, toUInt32OrNull(JSONExtractRaw(text['langfuse.observation.usage_details'], 'output_reasoning_tokens')))) AS reasoning,
+        if(estimates, NULL, toUInt32OrNull(JSONExtractRaw(text['langfuse.observation.usage_details'], 'output_reasoning_tokens')))) AS reasoning,
     -- `time_to_first_chunk` begins with the last attempt of a call, and the span with one before. Langfuse's words have the time of the clock.
     parseDateTime64BestEffortOrNull(trim(BOTH '"' FROM text['langfuse.observation.completion_start_time']), 9, 'UTC') AS first_time,
     -- The first event of a stream of these two APIs says that the request was accepted. It brings no token.
@@ -49,7 +58,7 @@ SELECT
             text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
+    multiIf(is_cancelled, 'cancelled', failed, 'error', has_no_end, 'unknown', 'ok') AS status,
     if(is_cancelled, '', text['error.type']) AS error_type,
     reason AS finish_reason,
     unless_more(input, cached, input) AS input_tokens,
@@ -57,7 +66,8 @@ SELECT
     unless_more(cached, cached, input) AS cached_tokens,
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
     if(stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
-    $tpot_of_chunks AS tpot_ns,
+    -- The span of v2 ends up to half a second after the last chunk.
+    $tpot_of_chunks AS tpot_at_most_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at

@@ -15,7 +15,12 @@ CREATE OR REPLACE MATERIALIZED VIEW genai_wrappers TO unclaimed_spans AS
 SELECT * FROM genai_spans WHERE claim = '';
 
 CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO new_requests AS
-WITH $unless_more AS unless_more
+WITH
+    $unless_more AS unless_more,
+    -- Several answers are streams beside or behind each other (Google's client calls tools itself within one span). Strands says neither what
+    -- is streamed nor how many tokens are reasoning. OpenLIT counts the time of the first chunk from the headers of the answer on, so that the
+    -- time after it is too long.
+    if(answers > 1 OR of_strands, NULL, $tpot_of_chunks) AS after_first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -26,7 +31,11 @@ SELECT
     if(text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
+    -- A stream without a finish reason and output tokens may have ended or not. So may an answer of Chat Completions that Traceloop's
+    -- instrumentation of OpenAI's agents tells of.
+    multiIf(is_cancelled, 'cancelled', failed, 'error',
+        reason = '' AND told_output IS NULL AND (stream = 1 OR startsWith(scope, 'logfire.') AND text['logfire.span_type'] = 'log' OR of_agents), 'unknown',
+        'ok') AS status,
     if(is_cancelled, '', exception) AS error_type,
     reason AS finish_reason,
     unless_more(input, cached, input) AS input_tokens,
@@ -35,9 +44,8 @@ SELECT
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
     -- Not streamed: the first token arrives with the last.
     if(NOT mapContains(number, first_key) AND stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
-    -- Several answers are streams beside or behind each other (Google's client calls tools itself within one span). Strands says neither what
-    -- is streamed nor how many tokens are reasoning. OpenLIT counts the time of the first chunk from the headers of the answer on.
-    if(answers > 1 OR of_strands OR of_openlit, NULL, $tpot_of_chunks) AS tpot_ns,
+    if(of_openlit, NULL, after_first_ns) AS tpot_ns,
+    if(of_openlit AND stream = 1, after_first_ns, NULL) AS tpot_at_most_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at

@@ -14,7 +14,7 @@ operation         LowCardinality(String),
 model             LowCardinality(String),
 tenant            LowCardinality(String),
 slo_class         LowCardinality(String),
-status            LowCardinality(String),                   -- ok | error | cancelled
+status            LowCardinality(String),                   -- ok | error | cancelled | unknown
 error_type        LowCardinality(String),
 finish_reason     LowCardinality(String),
 input_tokens      Nullable(UInt32)        CODEC(NONE),      -- NULL, here and below: not reported, or not a sensible number
