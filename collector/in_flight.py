@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from collector.process import Process
 from collector.slo.model import LabelRule, Promise, Thresholds
 from collector.sql.fragment import Fragment
 from collector.sql.queries import Queries
@@ -35,7 +36,7 @@ class InFlight:
     """
 
     columns: Mapping[str, Sequence[Any]]
-    """`trace_id`, `span_id`, `service`, `instance` and the columns that an SLO selects by."""
+    """`trace_id`, `span_id`, those of `Process` and the columns that an SLO selects by."""
     began_ns: Ints
     seen_ns: Ints
     elapsed_ns: Ints
@@ -141,17 +142,22 @@ class InFlight:
         return EarlyCount(self.key(i), slo, tenant, is_late, self.processes[i], at_ns)
 
     @cached_property
-    def processes(self) -> list[tuple[str, str]]:
-        """The engine process of each request: service and instance."""
-        return list(zip(self.columns["service"], self.columns["instance"], strict=True))
+    def processes(self) -> list[Process]:
+        """The engine process of each request."""
+        return processes_of(self.columns)
 
-    def count_by_process(self, requests: Bools) -> Counter[tuple[str, str]]:
+    def count_by_process(self, requests: Bools) -> Counter[Process]:
         """How many of these requests each engine process has."""
         return Counter(self.processes[i] for i in np.flatnonzero(requests))
 
 
-Steps = Mapping[tuple[str, str], int]
-"""Unix ns at which each engine process began its last step, by service and instance."""
+Steps = Mapping[Process, int]
+"""Unix ns at which each engine process began its last step."""
+
+
+def processes_of(columns: Mapping[str, Sequence[Any]]) -> list[Process]:
+    """The engine process of each row."""
+    return [Process(*names) for names in zip(*(columns[name] for name in Process._fields), strict=True)]
 
 
 def read_in_flight(
@@ -215,8 +221,7 @@ def judge_in_flight(
     """
     began, seen, heard = (np.array(columns[name], np.int64) for name in ("began_ns", "seen_ns", "heard_ns"))
     until = np.minimum(seen, end_ns)
-    processes = zip(columns["service"], columns["instance"], strict=True)
-    last_step = np.array([steps.get(process, 0) for process in processes], np.int64)
+    last_step = np.array([_last_step(steps, process) for process in processes_of(columns)], np.int64)
     return InFlight(
         columns=columns,
         began_ns=began,
@@ -232,12 +237,17 @@ def judge_in_flight(
     )
 
 
-def last_steps(queries: Queries, processes: Collection[tuple[str, str]], end_ns: int) -> dict[tuple[str, str], int]:
-    """When each process began its last step. Steps older than a day are not looked for."""
-    found: dict[tuple[str, str], int] = {}
+def _last_step(steps: Steps, process: Process) -> int:
+    return max(steps.get(process, 0), steps.get(process.of_all_tenants, 0))
+
+
+def last_steps(queries: Queries, processes: Collection[Process], end_ns: int) -> dict[Process, int]:
+    """When each process, and that of all tenants of its name, began its last step of the last day."""
+    found: dict[Process, int] = {}
+    asked = {*processes, *(process.of_all_tenants for process in processes)}
     for back_ns in _LOOK_BACK_NS:
-        missing = sorted(set(processes) - found.keys())
+        missing = sorted(asked - found.keys())
         if missing:
             rows = queries.rows("last_steps", processes=missing, since_ns=end_ns - back_ns, end_ns=end_ns)
-            found |= {(row["service"], row["instance"]): row["last_ns"] for row in rows}
+            found |= {Process.of(row): row["last_ns"] for row in rows}
     return found

@@ -150,8 +150,10 @@ class Settings(BaseSettings):
 
     tenant_spans_per_s: NotNegative = Field(0.0, description="Most spans a second of one tenant; 0 is no limit.")
     tenant_bytes_per_s: NotNegative = Field(0.0, description="Most bytes a second of one tenant; 0 is no limit.")
-    tenant_names: Annotated[int, Field(ge=0)] = Field(
-        0, description="Most distinct models, services, instances and so on of one tenant in an hour; 0 is no limit."
+    tenant_names: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="Most distinct models, services, instances and so on of one tenant in an hour; 0 is no limit. "
+        "If not given, 1000 for a tenant's key.",
     )
     query_concurrency: Positive = Field(4, description="Requests to the API that are answered at a time.")
     query_waiting: Positive = Field(64, description="Requests to the API that wait; more get 429.")

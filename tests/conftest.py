@@ -73,6 +73,7 @@ SLOW = (
     "alerts/test_packs.py",
     "deploy",
     "collector/access/test_exposed.py",
+    "collector/access/test_forged_processes.py",
     "alerts/test_prometheus.py",
     "collector/test_outages_live.py",
     "collector/test_signals.py",

@@ -174,3 +174,9 @@ def plain(text: str) -> str:
 _REPLACED = re.compile(r"://|www\.|@|(?<=:)\w[\w/+-]*:", flags=re.IGNORECASE)
 _SIGNS = re.compile(r"(?<!\S)(<->|->|<-|--|>=|<=|~=)(?!\S)")
 """What Streamlit makes one sign of, where spaces stand around it."""
+
+
+def of_tenant(name: str, row: Mapping[str, Any]) -> str:
+    """The name of an engine or a process with the tenant to which it belongs: `chat`, or `chat of acme`."""
+    tenant = row.get("process_tenant")
+    return f"{name} of {tenant}" if tenant else name

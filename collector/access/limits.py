@@ -10,10 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from collector.receive import runs
 from tokentrail import semconv
 
 _FORGET_S: Final = 3600.0
 """A name that was not sent for this long makes room for another."""
+NAMES_OF_A_KEY: Final = 1000
+"""Twice the places that `/metrics` has for all tenants."""
 _LONGEST: Final = 256
 """Longer names count as one when they begin alike."""
 _RESOURCE_NAMES: Final = {
@@ -68,8 +73,9 @@ class TenantLimits:
 
     spans_per_s: float = 0
     bytes_per_s: float = 0
-    names: int = 0
-    """Most distinct models, services, instances, variants, SLO classes and tenants, of each."""
+    names: int | None = None
+    """Most distinct models, services, instances, variants, SLO classes and tenants, of each. None: `NAMES_OF_A_KEY` for
+    the key of a tenant, and no limit for others."""
 
 
 def _count_nothing(_tenant: str, _limit: str) -> None:
@@ -106,21 +112,22 @@ class Limiter:
 
     def check_names(self, tenant: str, payload: bytes, request: type[Any]) -> None:
         """Remember the names in a payload; raise `LimitedError`, and remember none, when one of them is too many."""
-        if not self.limits.names:
+        most = self.limits.names
+        if most is None:
+            most = NAMES_OF_A_KEY if tenant else 0
+        if not most:
             return
-        found = set(_names(request.FromString(payload)))
-        if tenant:
-            found = {(kind, name) for kind, name in found if kind != "tenants"}
+        found = _names(payload, request, is_stamped=bool(tenant))
         now_s = self.monotonic_s()
         with self._lock:
             for kind in {kind for kind, _ in found}:
                 known = self._names[tenant, kind]
                 new = {name for k, name in found if k == kind} - known.keys()
-                if new and len(known) + len(new) > self.limits.names:
+                if new and len(known) + len(new) > most:
                     _forget(known, now_s - _FORGET_S)
-                if new and len(known) + len(new) > self.limits.names:
+                if new and len(known) + len(new) > most:
                     msg = (
-                        f"{_who(tenant)} has more than {self.limits.names} {kind} in an hour, among them "
+                        f"{_who(tenant)} has more than {most} {kind} in an hour, among them "
                         f"{min(new)[:100]!r}; is an id sent in place of a name?"
                     )
                     self.count(tenant, kind)
@@ -144,14 +151,37 @@ def _forget(known: dict[str, float], before_s: float) -> None:
         del known[name]
 
 
-def _names(request: Any) -> Iterator[tuple[str, str]]:
-    """Yield kind and value of each name in a request: of the resources of any signal, and of spans."""
-    for message in getattr(request, request.DESCRIPTOR.fields_by_number[1].name):
-        yield from _chosen(message.resource.attributes, _RESOURCE_NAMES)
-        for scope_spans in getattr(message, "scope_spans", ()):
-            for span in scope_spans.spans:
-                if span.name not in _MANY:
-                    yield from _chosen(span.attributes, _SPAN_NAMES)
+def _names(payload: bytes, request: type[Any], *, is_stamped: bool) -> set[tuple[str, str]]:
+    """Kind and value of each name in a request: of the resources of any signal, and of spans.
+
+    A stamped request has the tenant of its key alone. Spans are parsed only if one of their names is somewhere in the
+    bytes: tokens, which are the most, have none.
+    """
+    of_spans = {key: kind for key, kind in _SPAN_NAMES.items() if not (is_stamped and key == semconv.TENANT)}
+    if any(key.encode() in payload for key in of_spans):
+        message = request.FromString(payload)
+        messages = getattr(message, message.DESCRIPTOR.fields_by_number[1].name)
+        spans = (span for one in messages for scope in getattr(one, "scope_spans", ()) for span in scope.spans)
+        found = {name for span in spans if span.name not in _MANY for name in _chosen(span.attributes, of_spans)}
+        resources = [one.resource for one in messages]
+    else:
+        found, resources = set(), [*_resources(payload, request)]
+    found |= {name for resource in resources for name in _chosen(resource.attributes, _RESOURCE_NAMES)}
+    return {(kind, name) for kind, name in found if not (is_stamped and kind == "tenants")}
+
+
+def _resources(payload: bytes, request: type[Any]) -> Iterator[Resource]:
+    """Yield the resources of a request without parsing what they have."""
+    try:
+        for number, wire_type, _, begin, end in runs.fields(payload, 0, len(payload)):
+            if (number, wire_type) == (1, runs.LEN):
+                for inner, inner_type, _, first, last in runs.fields(payload, begin, end):
+                    if (inner, inner_type) == (1, runs.LEN):
+                        yield Resource.FromString(payload[first:last])
+    except runs.NotUniformError:  # a field that OTLP does not have, as a group
+        message = request.FromString(payload)
+        for one in getattr(message, message.DESCRIPTOR.fields_by_number[1].name):
+            yield one.resource
 
 
 def _chosen(attributes: Any, kinds: dict[str, str]) -> Iterator[tuple[str, str]]:

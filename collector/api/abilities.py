@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from collector.api.context import Context
 from collector.api.times import SECOND_NS
+from collector.process import Process
 
 Mark = Literal["full", "partly", "none"]
 _OUT_OF = {"tokens": "could_tell", "phases": "could_tell", "itl": "examples"}
@@ -73,9 +74,9 @@ def known() -> Abilities:
 
 def counts(ctx: Context, signs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Count the rows of each process that tell a thing. `itl` is counted among some requests: tokens are many."""
-    by_process: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    by_process: dict[Process, list[Mapping[str, Any]]] = defaultdict(list)
     for sign in signs:
-        by_process[sign["service"], sign["instance"]].append(sign)
+        by_process[Process.of(sign)].append(sign)
     some = {
         process: [one for sign in found for one in sign.get("examples", ())][-_EXAMPLES:]
         for process, found in by_process.items()
@@ -89,7 +90,8 @@ def counts(ctx: Context, signs: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     with_tokens = {(row["trace_id_hex"], row["span_id_hex"]) for row in rows}
     return [
         {name: sum(sign.get(name, 0) for sign in found) for name in _COUNTED}
-        | {"service": process[0], "instance": process[1], "examples": len(some[process])}
+        | process._asdict()
+        | {"examples": len(some[process])}
         | {"itl": sum(tuple(one[:2]) in with_tokens for one in some[process])}
         for process, found in by_process.items()
     ]

@@ -18,7 +18,8 @@ from collector.api.parameters import Window, WindowQuery
 from collector.api.session import ALL_TENANTS
 from collector.api.signs import processes_of, signs_of_life
 from collector.api.times import SECOND_NS, rfc3339
-from collector.samples.present import Process as SampledProcess
+from collector.process import Process
+from collector.samples.present import SampledProcess
 
 MOST_COLD_STARTS = 1000
 MOST_PROCESSES = 100
@@ -39,6 +40,7 @@ class KvEngine(BaseModel):
     source: Literal["spans", "samples"]
     service: str
     instance: str
+    process_tenant: str
     variant: str
     seen: str
     blocks_used: int | None
@@ -68,6 +70,7 @@ class ColdStartOut(BaseModel):
     engine: str
     service: str
     instance: str
+    process_tenant: str
     variant: str
     model: str
     status: Literal["ok", "error"]
@@ -82,7 +85,7 @@ class ColdStarts(BaseModel):
     cold_starts: list[ColdStartOut]
 
 
-class Process(BaseModel):
+class ProcessOut(BaseModel):
     """One process of an engine."""
 
     service: str
@@ -94,9 +97,13 @@ class Process(BaseModel):
 
 
 class EngineOut(BaseModel):
-    """One connected engine: the processes and restarts of one service."""
+    """One connected engine: the processes and restarts of one service.
+
+    `process_tenant` is the tenant to which its processes belong; empty: to all.
+    """
 
     service: str
+    process_tenant: str
     engine: str
     variants: list[str]
     models: list[str]
@@ -106,7 +113,7 @@ class EngineOut(BaseModel):
     clock_ahead_s: float | None
     clock_behind_s: float | None
     """Null below a second and below 30 s. They are of the last 15 minutes, as `/metrics` has them."""
-    processes: list[Process]
+    processes: list[ProcessOut]
     """The latest first, at most 100."""
     processes_total: int
     tells: list[Told]
@@ -130,13 +137,15 @@ def router(ctx: Context) -> APIRouter:
         window = query.window(ctx.clock())
         told = WindowOut.of(window, ctx.complete_until())
         fragments = {"process_filter": process_filter(window)}
-        events = {_key(row): row for row in ctx.queries.rows("kv_event_sums", fragments, **window.bounds)}
+        events = {Process.of(row): row for row in ctx.queries.rows("kv_event_sums", fragments, **window.bounds)}
         steps = ctx.queries.rows("newest_steps", fragments, **window.bounds)
         known_from_ns = window.end_ns - OLD_STEP_NS
-        of_steps = [_kv_engine(row, events.pop(_key(row), _NO_EVENTS), known_from_ns) for row in steps]
+        of_steps = [_kv_engine(row, events.pop(Process.of(row), _NO_EVENTS), known_from_ns) for row in steps]
         of_samples = list(_sampled_caches(ctx, window, events))
         of_events = [_kv_engine(_NO_STEP | row, row, known_from_ns) for row in events.values()]
-        of_spans = sorted([*of_steps, *of_events], key=lambda engine: (engine.service, engine.instance))
+        of_spans = sorted(
+            [*of_steps, *of_events], key=lambda engine: (engine.service, engine.instance, engine.process_tenant)
+        )
         return Kv(window=told, engines=[*of_spans, *of_samples])
 
     @routes.get("/cold_starts", dependencies=[ALL_TENANTS])
@@ -164,8 +173,12 @@ def router(ctx: Context) -> APIRouter:
         signs = signs_of_life(ctx, window)
         processes = processes_of(signs)
         of_samples = samples.sampled(ctx, window, _TELLING)
-        known = {process["service"] for process in processes}
-        processes += [_sampled_process(p) for p in of_samples if p.last_answer_ns and p.service not in known]
+        known = {(process["service"], process["process_tenant"]) for process in processes}
+        processes += [
+            _sampled_process(p)
+            for p in of_samples
+            if p.last_answer_ns and (p.process.service, p.process.process_tenant) not in known
+        ]
         counts = abilities.counts(ctx, signs)
         now = ctx.clock()
         clocks = ctx.clocks.ahead_s(now), ctx.clocks.behind_s(now)
@@ -180,12 +193,12 @@ def _engines(
     processes: list[dict[str, Any]],
     counts: list[dict[str, Any]],
     of_samples: list[dict[str, Any]],
-    clocks: tuple[Mapping[str, float], Mapping[str, float]],
+    clocks: tuple[Mapping[tuple[str, ...], float], Mapping[tuple[str, ...], float]],
 ) -> Iterator[EngineOut]:
     """Group processes into engines. Processes without a service name are told apart by their product alone."""
-    counts_of = {(row["service"], row["instance"]): row for row in counts}
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    products: dict[str, set[str]] = defaultdict(set)
+    counts_of = {Process.of(row): row for row in counts}
+    groups: dict[tuple[str, tuple[str, str]], list[dict[str, Any]]] = defaultdict(list)
+    products: dict[tuple[str, str], set[str]] = defaultdict(set)
     for process in processes:
         products[_service(process)].add(process["engine"])
     for process in processes:
@@ -195,11 +208,15 @@ def _engines(
     for (engine, service), members in groups.items():
         vantage = next((member["vantage"] for member in members if member["vantage"]), "server")
         ahead_s, behind_s = (
-            max((found[name] for member in members if (name := member["service"]) in found), default=None)
+            max(
+                (found[name] for member in members if (name := (member["service"], member["process_tenant"])) in found),
+                default=None,
+            )
             for found in clocks
         )
         yield EngineOut(
-            service=service,
+            service=service[0],
+            process_tenant=service[1],
             engine=engine,
             variants=sorted({variant for member in members for variant in member["variants"]}),
             models=sorted({model for member in members for model in member["models"]}),
@@ -213,20 +230,23 @@ def _engines(
             tells=abilities.told(
                 engine,
                 vantage,
-                [counts_of[key] for m in members if (key := (m["service"], m["instance"])) in counts_of]
+                [counts_of[key] for m in members if (key := Process.of(m)) in counts_of]
                 + [row for row in of_samples if _service(row) == service],
             ),
         )
 
 
-def _service(process: dict[str, Any]) -> str:
-    """Each executable without a name of its own gets another from OpenTelemetry: `unknown_service:python3`."""
+def _service(process: dict[str, Any]) -> tuple[str, str]:
+    """The service of a process and the tenant to which it belongs.
+
+    Each executable without a name of its own gets another from OpenTelemetry: `unknown_service:python3`.
+    """
     name: str = process["service"]
-    return "unknown_service" if name.startswith("unknown_service") else name
+    return "unknown_service" if name.startswith("unknown_service") else name, process["process_tenant"]
 
 
-def _process(row: dict[str, Any]) -> Process:
-    return Process(
+def _process(row: dict[str, Any]) -> ProcessOut:
+    return ProcessOut(
         service=row["service"],
         instance=row["instance"],
         variant=row["variant"],
@@ -243,8 +263,7 @@ def _kv_engine(row: dict[str, Any], sums: dict[str, Any], known_from_ns: int) ->
     total = row["blocks_total"]
     return KvEngine(
         source="spans",
-        service=row["service"],
-        instance=row["instance"],
+        **Process.of(row)._asdict(),
         variant=row["variant_now"],
         seen=rfc3339(row["seen_ns"]),
         blocks_used=used,
@@ -256,11 +275,7 @@ def _kv_engine(row: dict[str, Any], sums: dict[str, Any], known_from_ns: int) ->
     )
 
 
-def _key(row: dict[str, Any]) -> tuple[str, str]:
-    return row["service"], row["instance"]
-
-
-def _sampled_caches(ctx: Context, window: Window, events: dict[tuple[str, str], dict[str, Any]]) -> Iterator[KvEngine]:
+def _sampled_caches(ctx: Context, window: Window, events: dict[Process, dict[str, Any]]) -> Iterator[KvEngine]:
     """Yield the processes of engines, and take their `events`.
 
     The samples of GPUs and failed first scrapes tell nothing of requests.
@@ -270,12 +285,10 @@ def _sampled_caches(ctx: Context, window: Window, events: dict[tuple[str, str], 
         values = process.values
         if process.up is not False and not {"running", "waiting", "kv_usage"} & values.keys():
             continue
-        key = process.service, process.instance
-        sums = events.pop(key, {})
+        sums = events.pop(process.process, {})
         yield KvEngine(
             source="samples",
-            service=process.service,
-            instance=process.instance,
+            **process.process._asdict(),
             variant="",
             seen=rfc3339(process.seen_ns),
             blocks_used=None,
@@ -285,7 +298,7 @@ def _sampled_caches(ctx: Context, window: Window, events: dict[tuple[str, str], 
             waiting=process.count("waiting"),
             evicted_blocks=sums.get("evicted_blocks"),
             evictions=sums.get("evictions"),
-            preemptions=preemptions.get(key, sums.get("preemptions")),
+            preemptions=preemptions.get(process.process, sums.get("preemptions")),
             up=process.up,
         )
 
@@ -293,8 +306,7 @@ def _sampled_caches(ctx: Context, window: Window, events: dict[tuple[str, str], 
 def _sampled_process(process: SampledProcess) -> dict[str, Any]:
     """A process of a service of which no span came, as `processes_of` has others."""
     return {
-        "service": process.service,
-        "instance": process.instance,
+        **process.process._asdict(),
         "engine": process.engine,
         "vantage": "server",
         "variant": "",
@@ -312,7 +324,7 @@ def _told_by_samples(process: SampledProcess) -> dict[str, Any]:
         ("requests", "could_tell", "tokens", "phases", "queue", "in_flight", "cold_start", "examples", "itl"), 0
     )
     known = {what: int(name in process.values) for what, name in _ABILITIES_OF_SAMPLES.items()}
-    return {"service": process.service, **told, **known}
+    return process.process._asdict() | told | known
 
 
 def _cold_start(row: dict[str, Any], phases: list[dict[str, Any]]) -> ColdStartOut:

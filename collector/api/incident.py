@@ -22,7 +22,8 @@ class RequestList(BaseModel):
 class Incident(BaseModel):
     """A condition that holds or held; `end` is null while it lasts.
 
-    `tenant` is the one to whom an SLO is broken that is a promise to each. `requests` lists the requests that
+    `tenant` is the one to whom an SLO is broken that is a promise to each. `process_tenant` is the one to which the
+    process of `instance` belongs, empty for all. `requests` lists the requests that
     `requests_affected` counts; it is empty where no filter finds them.
     """
 
@@ -36,6 +37,7 @@ class Incident(BaseModel):
     slo: str | None
     tenant: str | None
     instance: str | None
+    process_tenant: str | None
     requests_affected: int
     requests: list[RequestList]
     runbook_url: str
@@ -48,6 +50,7 @@ def incident(cause: Cause, *, start_ns: int, end_ns: int | None, **fields: Any) 
         "slo": None,
         "tenant": None,
         "instance": None,
+        "process_tenant": None,
         "severity": condition.severity,
         "requests": [],
     }

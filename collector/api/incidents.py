@@ -21,6 +21,7 @@ from collector.api.session import sees_all_tenants, tenant_filter
 from collector.api.slo_burns import slo_burns
 from collector.api.times import DAY_NS, SECOND_NS, rfc3339
 from collector.in_flight import InFlight, Ints
+from collector.process import Process, by_turns
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.durations import duration_text
 
@@ -62,7 +63,7 @@ def router(ctx: Context) -> APIRouter:
         inside = _firing(found)
         of_all_tenants = {(*key[:-1], None) for key in inside}  # the burn of a tenant is one of the SLO, too
         newest_first = sorted(found, key=lambda i: i.start, reverse=True)
-        listed, left_out = _first_of_each_cause(sorted(newest_first, key=lambda i: not i.firing))
+        listed, left_out = _most_of_each_cause(sorted(newest_first, key=lambda i: not i.firing))
         outside = _firing(everything) - inside - of_all_tenants
         return Incidents(window=told, incidents=listed, firing_outside=len(outside), left_out=left_out)
 
@@ -74,19 +75,21 @@ def _found(ctx: Context, window: Window) -> list[Incident]:
     return [incident for find in finders for incident in find(ctx, window)]
 
 
-def _first_of_each_cause(incidents: list[Incident]) -> tuple[list[Incident], dict[Cause, int]]:
-    """The first `MOST_OF_A_KIND` of each cause, and how many more of it there are."""
+def _most_of_each_cause(incidents: list[Incident]) -> tuple[list[Incident], dict[Cause, int]]:
+    """`MOST_OF_A_KIND` of each cause, in their order, and how many more of it there are. Tenants take turns."""
     seen: Counter[Cause] = Counter()
-    listed = []
-    for one in incidents:
+    left_out = set()
+    in_turn = by_turns(incidents, lambda incident: incident.process_tenant or incident.tenant or "")
+    for one in sorted(in_turn, key=lambda incident: not incident.firing):
         seen[one.cause] += 1
-        if seen[one.cause] <= MOST_OF_A_KIND:
-            listed.append(one)
+        if seen[one.cause] > MOST_OF_A_KIND:
+            left_out.add(id(one))
+    listed = [one for one in incidents if id(one) not in left_out]
     return listed, {cause: n - MOST_OF_A_KIND for cause, n in seen.items() if n > MOST_OF_A_KIND}
 
 
 def _firing(incidents: list[Incident]) -> set[tuple[str | None, ...]]:
-    return {(i.cause, i.slo, i.instance, i.tenant) for i in incidents if i.firing}
+    return {(i.cause, i.slo, i.instance, i.process_tenant, i.tenant) for i in incidents if i.firing}
 
 
 def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
@@ -99,14 +102,14 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
     newest_first = sorted(victims.items(), key=lambda item: given_up_ns[item[1]].max(), reverse=True)
     open_by_process = in_flight.count_by_process(~in_flight.is_lost)
     for (process, is_lost), rows in newest_first[:_MOST_FOUND]:
-        where, n = " ".join(process).strip(), len(rows) if is_lost else open_by_process[process]
+        where, n = process.title, len(rows) if is_lost else open_by_process[process]
         silent_since = int(in_flight.seen_ns[rows].max())
         stuck_since = int(np.maximum(in_flight.began_ns, in_flight.last_step_ns)[rows].min())
-        asked = {"service": process[0], "instance": process[1], "status": "lost" if is_lost else "in_flight"}
+        asked = {**process._asdict(), "status": "lost" if is_lost else "in_flight"}
         listed = replace(window, start_ns=min(window.start_ns, int(in_flight.lost_at_ns[rows].min())))
         common: dict[str, Any] = {
             "start_ns": silent_since if is_lost else stuck_since,
-            "instance": process[1],
+            **_of_process(process),
             "requests_affected": n,
             "requests": request_list(listed, n, **asked),
         }
@@ -127,6 +130,10 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
                 end_ns=None,
                 **common,
             )
+
+
+def _of_process(process: Process) -> dict[str, Any]:
+    return {"instance": process.instance, "process_tenant": process.process_tenant}
 
 
 def _given_up(ctx: Context, window: Window) -> tuple[InFlight, Ints]:
@@ -152,7 +159,7 @@ def _sampled_processes_in_trouble(ctx: Context, window: Window) -> Iterator[Inci
             "engine_hung",
             window,
             hung,
-            title=f"{hung.service} {hung.instance} makes no progress",
+            title=f"{hung.process.title} makes no progress",
             detail=f"{running} requests run and {waiting} wait, and its metrics show no token and no step in {lasts} or"
             " longer.",
             requests_affected=running + waiting,
@@ -162,7 +169,7 @@ def _sampled_processes_in_trouble(ctx: Context, window: Window) -> Iterator[Inci
             "engine_lost",
             window,
             down,
-            title=f"{down.service} {down.instance} does not answer scrapes",
+            title=f"{down.process.title} does not answer scrapes",
             detail=f"{down.detail['scrapes']} scrapes in a row failed. The last reason: {down.detail['last_reason']}.",
             requests_affected=0,
         )
@@ -172,7 +179,7 @@ def _of_stretch(cause: Cause, window: Window, stretch: samples.Stretch, **fields
     """An incident that lasts while the newest sample, which must be fresh, shows it."""
     lasts = stretch.lasts and stretch.last_ns + _FRESH_NS > window.end_ns
     end_ns = None if lasts else stretch.last_ns
-    return incident(cause, start_ns=stretch.began_ns, end_ns=end_ns, instance=stretch.instance, **fields)
+    return incident(cause, start_ns=stretch.began_ns, end_ns=end_ns, **_of_process(stretch.process), **fields)
 
 
 def _sampled_preemptions(ctx: Context, window: Window) -> Iterator[Incident]:
@@ -184,7 +191,7 @@ def _sampled_preemptions(ctx: Context, window: Window) -> Iterator[Incident]:
         n, at = round(row["growth"]), row["bucket_ns"]
         if not n:
             continue
-        same = runs and (runs[-1][0]["service"], runs[-1][0]["instance"]) == (row["service"], row["instance"])
+        same = runs and Process.of(runs[-1][0]) == Process.of(row)
         if same and at - runs[-1][1] <= shown:
             runs[-1] = (row, at, runs[-1][2] + n)
         else:
@@ -193,11 +200,11 @@ def _sampled_preemptions(ctx: Context, window: Window) -> Iterator[Incident]:
     for (process, last_ns, n), began_ns in zip(runs, begins, strict=True):
         yield incident(
             "kv_eviction",
-            title=f"{process['service']} {process['instance']} takes KV-cache blocks from running requests",
+            title=f"{Process.of(process).title} takes KV-cache blocks from running requests",
             detail=f"{n} preemptions by its metrics. The tokens of these requests are computed again.",
             start_ns=began_ns,
             end_ns=last_ns if last_ns + shown <= window.end_ns else None,
-            instance=process["instance"],
+            **_of_process(Process.of(process)),
             requests_affected=n,
         )
 
@@ -224,11 +231,11 @@ def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
     for row in rows:
         yield incident(
             "kv_eviction",
-            title=f"{row['service']} {row['instance']} takes KV-cache blocks from running requests",
+            title=f"{Process.of(row).title} takes KV-cache blocks from running requests",
             detail=_preempted(row),
             start_ns=row["began_ns"],
             end_ns=row["last_ns"] if row["last_ns"] + shown <= window.end_ns else None,
-            instance=row["instance"],
+            **_of_process(Process.of(row)),
             requests_affected=row["victims"],
             requests=_lists(
                 "kv_eviction",
@@ -251,7 +258,7 @@ def _lists(
 ) -> list[RequestList]:
     """The lists of the requests of one process that a cause touched, from the row's `began_ns` until `until_ns`."""
     asked = {"cause": cause, "cause_start": rfc3339(row["began_ns"]), "cause_end": rfc3339(until_ns)}
-    asked |= {"service": row["service"], "instance": row["instance"]}
+    asked |= Process.of(row)._asdict()
     return request_list(window, ended, **asked) + request_list(window, in_flight, **asked, status="in_flight")
 
 
@@ -290,12 +297,12 @@ def _cold_starts(ctx: Context, window: Window) -> Iterator[Incident]:
         failed = f" and failed ({row['error_type'] or 'no reason given'})" if row["status"] == "error" else ""
         yield incident(
             "cold_start",
-            title=f"{row['service']} {row['instance']} started",
+            title=f"{Process.of(row).title} started",
             detail=f"The cold start took {row['duration_ns'] / SECOND_NS:.3g} s{failed}.",
             start_ns=row["began_ns"],
             end_ns=end_ns,
             firing=end_ns + condition.shown > window.end_ns,
-            instance=row["instance"],
+            **_of_process(Process.of(row)),
             requests_affected=row["waited"],
             requests=_lists("cold_start", window, row, end_ns, ended=row["waited"]),
         )

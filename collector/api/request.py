@@ -19,6 +19,7 @@ from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_ro
 from collector.api.session import sees_all_tenants
 from collector.api.times import SECOND_NS
 from collector.in_flight import judge_in_flight, last_steps
+from collector.process import Process
 from collector.sql.fragment import Fragment, all_of
 
 MOST_EVENTS = 10_000
@@ -176,7 +177,7 @@ def _of_trace(ctx: Context, trace_id: str, span_id: str, within: Fragment, begun
 def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids: list[str]) -> RequestDetail:
     until = row["ended_ns"] if "ended_ns" in row else max(ctx.clock(), row["seen_ns"])
     request = {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"]}
-    process = {"service": row["service"], "instance": row["instance"], "limit": MOST_EVENTS}
+    process = Process.of(row)._asdict() | {"limit": MOST_EVENTS}
     span = {"began_ns": row["began_ns"], "ended_ns": until}
     is_for_all = sees_all_tenants()
     events = ctx.queries.rows("request_events", **request, **span, **process)
@@ -221,10 +222,10 @@ def _utilisation(step: Mapping[str, Any]) -> dict[str, float | None]:
 
 def _open(ctx: Context, row: Mapping[str, Any]) -> RequestRow:
     """A request that has not ended, as it is judged now."""
-    now, process = ctx.clock(), (row["service"], row["instance"])
+    now = ctx.clock()
     in_flight = judge_in_flight(
         {name: [value] for name, value in row.items()},
-        last_steps(ctx.queries, {process}, now),
+        last_steps(ctx.queries, {Process.of(row)}, now),
         end_ns=now,
         lost_after_ns=ctx.lost_after_ns,
         heard_until_ns=ctx.heard_until(),

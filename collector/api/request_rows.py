@@ -34,6 +34,8 @@ class RequestRow(BaseModel):
     engine: str
     service: str
     instance: str
+    process_tenant: str
+    """The tenant to which the process belongs; empty: to all."""
     variant: str
     vantage: str
     operation: str

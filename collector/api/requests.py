@@ -45,6 +45,9 @@ class RequestsQuery(WindowQuery):
     verdict: Verdict | None = Field(None, description="of `slo`, or of all SLOs together")
     service: Name | None = Field(None, description="only requests to processes of this service")
     instance: Name | None = Field(None, description="only requests to this engine process")
+    process_tenant: Name | None = Field(
+        None, description="only requests to processes of this tenant; empty: to those that belong to all tenants"
+    )
     cause: Literal["kv_eviction", "cold_start"] | None = Field(
         None, description="only requests that lost KV-cache blocks while they ran, or that waited for a cold start"
     )
@@ -78,7 +81,7 @@ def router(ctx: Context) -> APIRouter:
         slo = None if query.slo is None else find_slo(ctx.slos, query.slo)
         window = query.window(ctx.clock())
         told = WindowOut.of(window, ctx.complete_until())
-        for column in ("service", "instance", "request_id"):
+        for column in ("service", "instance", "process_tenant", "request_id"):
             if (value := getattr(query, column)) is not None:
                 same = Fragment(f"{column} = {{asked_{column}:String}}", {f"asked_{column}": value})
                 window = replace(window, filter=all_of(window.filter, same))

@@ -18,8 +18,9 @@ from collector.api.context import Context
 from collector.api.parameters import Window, WindowQuery
 from collector.api.session import ALL_TENANTS
 from collector.api.times import DAY_NS, SECOND_NS, rfc3339
+from collector.process import Process
 from collector.samples.names import SCRAPE_DURATION, UP
-from collector.samples.present import Process, processes
+from collector.samples.present import SampledProcess, processes
 from collector.sql.fragment import TRUE, Fragment, all_of
 from collector.sql.queries import part
 from collector.status import IngestStatus
@@ -35,11 +36,12 @@ _MOST_PROBLEMS: Final = 100
 _LATENCIES: Final = ("ttft", "itl", "tpot", "e2e", "queue")
 
 
-class SampledProcess(BaseModel):
+class SampledProcessOut(BaseModel):
     """The newest samples of one process, by common name."""
 
     service: str
     instance: str
+    process_tenant: str
     engine: str
     models: list[str]
     up: bool | None
@@ -60,7 +62,7 @@ class Samples(BaseModel):
     """`/samples`."""
 
     window: WindowOut
-    processes: list[SampledProcess]
+    processes: list[SampledProcessOut]
     discovery_problems: list[DiscoveryProblem]
     """At most 100."""
 
@@ -76,6 +78,7 @@ class SampledLatency(BaseModel):
     """One latency of a service, from the buckets of its histograms."""
 
     service: str
+    process_tenant: str
     engine: str
     name: str
     count: int
@@ -131,6 +134,7 @@ def _latency(row: Mapping[str, Any]) -> SampledLatency:
     p50, p90, p95, p99 = (between(quantile, row["bounds"], row["observations"]) for quantile in (0.5, 0.9, 0.95, 0.99))
     return SampledLatency(
         service=row["service"],
+        process_tenant=row["process_tenant"],
         engine=row["engine"],
         name=row["name"],
         count=count,
@@ -156,11 +160,10 @@ def between(quantile: float, bounds: Sequence[float], observations: Sequence[int
     return Between(above_s=bounds[first - 1] if first else 0.0, up_to_s=bounds[last] if last < len(bounds) else None)
 
 
-def _out(process: Process) -> SampledProcess:
+def _out(process: SampledProcess) -> SampledProcessOut:
     values = {name: value for name, value in process.values.items() if name not in (UP, SCRAPE_DURATION)}
-    return SampledProcess(
-        service=process.service,
-        instance=process.instance,
+    return SampledProcessOut(
+        **process.process._asdict(),
         engine=process.engine,
         models=sorted(process.models),
         up=process.up,
@@ -181,11 +184,11 @@ def _instead_of_spans(window: Window) -> Fragment:
     return all_of(_serves(window), part("tells_no_steps", {}))
 
 
-def _processes(ctx: Context, window: Window) -> list[Process]:
+def _processes(ctx: Context, window: Window) -> list[SampledProcess]:
     return processes(ctx.queries, start_ns=window.start_ns, end_ns=window.end_ns, service_filter=_serves(window))
 
 
-def sampled(ctx: Context, window: Window, names: Sequence[str] = ()) -> list[Process]:
+def sampled(ctx: Context, window: Window, names: Sequence[str] = ()) -> list[SampledProcess]:
     """The processes with samples and without spans of steps in the window. Only `names` are read, if given."""
     return processes(
         ctx.queries,
@@ -208,10 +211,10 @@ def growth(ctx: Context, window: Window, names: Sequence[str], step_ns: int | No
     )
 
 
-def preemptions(ctx: Context, window: Window) -> dict[tuple[str, str], int]:
+def preemptions(ctx: Context, window: Window) -> dict[Process, int]:
     """Preemptions in the window of the processes that tell them."""
     rows = growth(ctx, window, ["preemptions"])
-    return {(row["service"], row["instance"]): round(row["growth"]) for row in rows}
+    return {Process.of(row): round(row["growth"]) for row in rows}
 
 
 def gauges(ctx: Context, window: Window, step_ns: int, also: Collection[int]) -> list[dict[str, Any]]:
@@ -238,8 +241,7 @@ def together(of_spans: Iterable[Mapping[str, Any]], of_samples: Iterable[Mapping
 class Stretch:
     """A stretch of time in which something was wrong with a process."""
 
-    service: str
-    instance: str
+    process: Process
     began_ns: int
     last_ns: int
     lasts: bool
@@ -272,14 +274,16 @@ def _stretches(ctx: Context, query: str, window: Window, services: Fragment, **f
         return ctx.queries.rows(query, {"service_filter": asked}, **window.bounds, **parameters)
 
     rows = ask(services, 2 * ctx.lost_after_ns)
-    if older := sorted({(row["service"], row["instance"]) for row in rows if row["since_first"]}):
-        of_older = Fragment("(service, instance) IN {older:Array(Tuple(String, String))}", {"older": older})
-        rows = [row for row in rows if (row["service"], row["instance"]) not in older]
+    if older := sorted({Process.of(row) for row in rows if row["since_first"]}):
+        of_older = Fragment(
+            f"({', '.join(Process._fields)}) IN {{older:Array(Tuple(String, String, String))}}", {"older": older}
+        )
+        rows = [row for row in rows if Process.of(row) not in older]
         rows = sorted([*rows, *ask(of_older, DAY_NS)], key=lambda row: -int(row["last_ns"]))
-    scraper: dict[tuple[str, str], str] = {}
+    scraper: dict[Process, str] = {}
     found = []
     for row in rows:
-        process = row["service"], row["instance"]
+        process = Process.of(row)
         if scraper.setdefault(process, row["scraper"]) == row["scraper"]:
-            found.append(Stretch(*process, row["began_ns"], row["last_ns"], bool(row["lasts"]), row))
+            found.append(Stretch(process, row["began_ns"], row["last_ns"], bool(row["lasts"]), row))
     return found

@@ -9,6 +9,7 @@ from collector.api.context import Context
 from collector.api.evaluation import process_filter
 from collector.api.parameters import Window
 from collector.api.sums import slices
+from collector.process import Process
 
 _MOST_NAMES: Final = 100
 
@@ -28,10 +29,10 @@ def signs_of_life(ctx: Context, window: Window) -> list[dict[str, Any]]:
 
 def processes_of(signs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The processes that gave a sign of life, the latest first."""
-    by_process: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    by_process: dict[Process, list[dict[str, Any]]] = defaultdict(list)
     for sign in signs:
         if sign.get("listed", True):
-            by_process[sign["service"], sign["instance"]].append(sign)
+            by_process[Process.of(sign)].append(sign)
 
     def most(found: list[dict[str, Any]], name: str) -> str:
         """What most requests say; the first by alphabet of several."""
@@ -45,8 +46,7 @@ def processes_of(signs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     processes = [
         {
-            "service": service,
-            "instance": instance,
+            **process._asdict(),
             "engine": most(found, "engine"),
             "vantage": most(found, "vantage"),
             "variant": max(found, key=lambda sign: sign["last_ns"])["variant_now"],
@@ -56,6 +56,6 @@ def processes_of(signs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "last_seen_ns": max(sign["last_ns"] for sign in found),
             "requests": round(sum(sign.get("n", 0) for sign in found)),
         }
-        for (service, instance), found in by_process.items()
+        for process, found in by_process.items()
     ]
-    return sorted(processes, key=lambda one: (-one["last_seen_ns"], one["service"], one["instance"]))
+    return sorted(processes, key=lambda one: (-one["last_seen_ns"], Process.of(one)))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,15 +96,27 @@ def dump_series(series: Series, scraped: set[tuple[Metric, Labels]]) -> dict[str
     }
 
 
+def with_all_labels(names: Sequence[str], labels: Sequence[str]) -> Labels | None:
+    """The labels of a series that was saved; None where they are others than now.
+
+    A series of an older version has no tenant of a process: all processes belonged to all tenants.
+    """
+    if len(labels) == len(names) - 1 and metrics.PROCESS_TENANT in names:
+        at = names.index(metrics.PROCESS_TENANT)
+        labels = [*labels[:at], "", *labels[at:]]
+    return tuple(labels) if len(labels) == len(names) else None
+
+
 def load_series(state: Mapping[str, Any]) -> tuple[Series, set[tuple[Metric, Labels]]]:
     """The values, and the keys of those that a scrape has seen. Metrics with other labels than now are left out."""
     series, scraped = Series(), set()
 
     def key_of(name: str, labels: list[str], created: float | None, seen: bool) -> tuple[Metric, Labels] | None:
         metric = _BY_NAME.get(name)
-        if metric is None or len(metric.labels) != len(labels):
+        named = None if metric is None else with_all_labels(metric.labels, labels)
+        if metric is None or named is None:
             return None
-        key = metric, tuple(labels)
+        key = metric, named
         if created is not None:
             series.created[key] = created
         if seen:

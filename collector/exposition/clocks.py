@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Final
 
-from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Labels
+from collector.exposition import metrics
+from collector.exposition.series import SECOND_NS, Labels, LabelSets, printable
+from collector.process import Process
 
 MOST: Final = 100
 """Most services that are told apart as ahead, and most processes as behind."""
@@ -19,39 +21,43 @@ _MINUTE_NS: Final = 60 * SECOND_NS
 
 
 class _Minutes:
-    """The largest, or the smallest, value of each key and minute, for the last 15 minutes. Any thread may call."""
+    """The largest, or the smallest, value of each label set and minute, of the last 15 minutes. Any thread may call."""
 
-    def __init__(self, best: Callable[[int, int], int]) -> None:
+    def __init__(self, names: Labels, best: Callable[[int, int], int]) -> None:
         self._best = best
         self._lock = threading.Lock()
         self._found: dict[Labels, dict[int, int]] = {}
+        self._admitted = LabelSets(names, MOST, gone=self._forget)
 
-    def __contains__(self, key: Labels) -> bool:
-        return key in self._found
+    def __contains__(self, labels: Labels) -> bool:
+        return labels in self._found
 
-    def note(self, key: Labels, value: int, now_ns: int) -> None:
+    def note(self, labels: Labels, value: int, now_ns: int) -> None:
         """Keep a value of now."""
         with self._lock:
-            has_room = key in self._found or (len(self._found) < MOST and all(len(label) <= LONGEST for label in key))
-            minutes = self._found.setdefault(key if has_room else (OTHER,) * len(key), {})
+            minutes = self._found.setdefault(self._admitted.admit(labels, now_ns), {})
             minute = now_ns // _MINUTE_NS
             minutes[minute] = self._best(value, minutes.get(minute, value))
 
     def read(self, now_ns: int, least: int) -> Mapping[Labels, int]:
-        """The best value of each key. Those that are less than `least` are forgotten."""
+        """The best value of each label set. Those that are less than `least` are forgotten."""
         since, found = now_ns // _MINUTE_NS - KEEP_MINUTES, {}
         with self._lock:
-            for key, minutes in [*self._found.items()]:
-                kept = self._found[key] = {minute: value for minute, value in minutes.items() if minute > since}
+            for labels, minutes in [*self._found.items()]:
+                kept = self._found[labels] = {minute: value for minute, value in minutes.items() if minute > since}
                 if not kept or (best := reduce(self._best, kept.values())) < least:
-                    del self._found[key]
+                    self._forget(labels)
                 else:
-                    found[key] = best
+                    found[labels] = best
         return found
+
+    def _forget(self, labels: Labels) -> None:
+        self._found.pop(labels, None)
+        self._admitted.used_ns.pop(labels, None)
 
 
 class Clocks:
-    """How far each service's clock differs, in the last 15 minutes.
+    """How far each service's clock differs, in the last 15 minutes. A service is told apart by its tenant, too.
 
     Transport and batches only make a lead look smaller, so the largest one of a service counts. They make a lag look
     larger, so the smallest one of a process counts, and of its processes the one that is farthest behind:
@@ -60,26 +66,25 @@ class Clocks:
     """
 
     def __init__(self) -> None:
-        self._ahead, self._behind = _Minutes(max), _Minutes(min)
+        self._ahead, self._behind = _Minutes(metrics.CLOCK, max), _Minutes(metrics.PROCESS, min)
 
-    def note_end(self, service: str, end_ns: int, now_ns: int) -> None:
-        """A request that ended at `end_ns` is counted now. Less than a second is no lead."""
+    def note_end(self, service: tuple[str, str], end_ns: int, now_ns: int) -> None:
+        """A request of a service and its tenant ended at `end_ns` and is counted now. Less than a second is no lead."""
         if end_ns - now_ns >= SECOND_NS:
-            self._ahead.note((service,), end_ns - now_ns, now_ns)
+            self._ahead.note(service, end_ns - now_ns, now_ns)
 
-    def note_lag(self, service: str, instance: str, lag_ns: int, now_ns: int) -> None:
+    def note_lag(self, process: Process, lag_ns: int, now_ns: int) -> None:
         """A request of a process arrived `lag_ns` after its end or later. A short lag only ends a long one."""
-        process = service, instance
-        if lag_ns >= LEAST_BEHIND_NS or process in self._behind:
+        if lag_ns >= LEAST_BEHIND_NS or tuple(map(printable, process)) in self._behind:
             self._behind.note(process, lag_ns, now_ns)
 
-    def ahead_s(self, now_ns: int) -> Mapping[str, float]:
-        """The seconds by which each service is ahead."""
-        return {service: ns / SECOND_NS for (service,), ns in self._ahead.read(now_ns, SECOND_NS).items()}
+    def ahead_s(self, now_ns: int) -> Mapping[Labels, float]:
+        """By service and tenant: the seconds by which it is ahead."""
+        return {service: ns / SECOND_NS for service, ns in self._ahead.read(now_ns, SECOND_NS).items()}
 
-    def behind_s(self, now_ns: int) -> Mapping[str, float]:
-        """The seconds by which each service is behind, or sends late."""
-        found: dict[str, float] = {}
-        for (service, _), ns in self._behind.read(now_ns, LEAST_BEHIND_NS).items():
-            found[service] = max(ns / SECOND_NS, found.get(service, 0.0))
+    def behind_s(self, now_ns: int) -> Mapping[Labels, float]:
+        """By service and tenant: the seconds by which it is behind, or sends late."""
+        found: dict[Labels, float] = {}
+        for (service, _, tenant), ns in self._behind.read(now_ns, LEAST_BEHIND_NS).items():
+            found[service, tenant] = max(ns / SECOND_NS, found.get((service, tenant), 0.0))
         return found

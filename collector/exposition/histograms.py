@@ -8,7 +8,7 @@ from typing import Any, Final
 from prometheus_client.samples import Exemplar
 
 from collector.exposition import metrics
-from collector.exposition.series import LONGEST, SECOND_NS, Labels, Series
+from collector.exposition.series import LONGEST, SECOND_NS, Labels, Series, printable
 from collector.slo.model import Slo
 
 _MOST_ERROR_TYPES: Final = 50
@@ -62,14 +62,15 @@ def add_latencies(
             continue
         key = labels
         if name == "e2e":
-            key = (*labels, _error_type(series, row["error_type"] or _OTHER_ERROR) if failed else "")
+            key = (*labels, _error_type(series, labels, row["error_type"] or _OTHER_ERROR) if failed else "")
         exemplar = Exemplar({"trace_id": trace.hex()}, value_ns / SECOND_NS, row["at_ns"] / SECOND_NS)
         histogram = series.histogram(metric, key, edges_of[name], at_s=now_ns / SECOND_NS)
         histogram.add(row[f"{name}_over"], row["n"], row[f"{name}_sum"], exemplar)
 
 
-def _error_type(series: Series, error_type: str) -> str:
-    """The label of an error."""
-    known = {labels[-1] for labels in series.histograms.get(metrics.E2E, ())}
+def _error_type(series: Series, request: Labels, error_type: str) -> str:
+    """The label of an error. The processes of each tenant have errors of their own."""
+    error_type = printable(error_type)
+    known = {labels[-1] for labels in series.histograms.get(metrics.E2E, ()) if labels[-2] == request[-1]}
     has_room = len(known) < _MOST_ERROR_TYPES and len(error_type) <= LONGEST
     return error_type if error_type in known or has_room else _OTHER_ERROR

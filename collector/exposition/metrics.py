@@ -7,6 +7,8 @@ from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 
+PROCESS_TENANT: Final = "process_tenant"
+"""The label with the tenant to which a process belongs; empty: to all."""
 REQUEST_LABELS: Final = {
     "gen_ai_request_model": "model",
     "gen_ai_operation_name": "operation",
@@ -17,13 +19,14 @@ REQUEST_LABELS: Final = {
     "tenant": "tenant",
     "slo_class": "slo_class",
     "vantage": "vantage",
+    PROCESS_TENANT: "process_tenant",
 }
 """Labels of metrics about requests, and their columns. Without the instance: processes come and go, and each label set
 has many series."""
 REQUEST: Final = tuple(REQUEST_LABELS)
-PROCESS: Final = ("service_name", "service_instance_id")
-"""Labels of metrics about engine processes."""
-SAMPLED: Final = ("engine", "service", "instance")
+PROCESS: Final = ("service_name", "service_instance_id", PROCESS_TENANT)
+"""Labels of metrics about engine processes: the fields of `Process`."""
+SAMPLED: Final = ("engine", "service", "instance", PROCESS_TENANT)
 """Labels of metrics that an engine tells itself."""
 
 
@@ -185,15 +188,16 @@ COLD_START_END = Metric(
     "tokentrail_cold_start_last_end_timestamp_seconds", "gauge", "When the process's latest start was over.", PROCESS
 )
 
+CLOCK: Final = ("service_name", PROCESS_TENANT)
 CLOCK_AHEAD = Metric(
     "tokentrail_clock_ahead_seconds", "gauge",
     "How far requests of a service ended after the collector's clock: its clock is ahead, or the collector's behind.",
-    ("service_name",),
+    CLOCK,
 )  # fmt: skip
 CLOCK_BEHIND = Metric(
     "tokentrail_clock_behind_seconds", "gauge",
     "How long after its end each request of a process of the service arrives: its clock is behind, or it sends late.",
-    ("service_name",),
+    CLOCK,
 )  # fmt: skip
 
 PAYLOADS = Metric("tokentrail_collector_payloads_received_total", "counter", "OTLP payloads acknowledged.")

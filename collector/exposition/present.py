@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collector.exposition import metrics
 from collector.exposition.filled import FilledTables
-from collector.exposition.series import LONGEST, SECOND_NS, Series
+from collector.exposition.series import LONGEST, SECOND_NS, Series, is_other, printable
 from collector.exposition.store_counters import StoreCounters
-from collector.in_flight import InFlight, judge_in_flight, last_steps, read_announced
+from collector.in_flight import InFlight, judge_in_flight, last_steps, processes_of, read_announced
+from collector.process import Process, by_turns
 from collector.samples.present import processes
 from collector.slo.durations import format_duration
 from collector.sql.fragment import TRUE
@@ -48,8 +49,8 @@ class Processes:
         self._queries = queries
         self._filled = filled
         self._lost_after_ns = lost_after_ns
-        self._newest: dict[tuple[str, str], dict[str, Any]] = {}
-        self._began_ns: dict[tuple[str, str], int] = {}
+        self._newest: dict[Process, dict[str, Any]] = {}
+        self._began_ns: dict[Process, int] = {}
         self._read_until_ns = 0
         self._open: Mapping[str, Sequence[Any]] | None = None
 
@@ -66,7 +67,7 @@ class Processes:
         announced = {"start_ns": since_ns, "end_ns": now_ns + _AHEAD_NS, "lost_after_ns": self._lost_after_ns}
         is_any = "open_requests" in filled
         self._open = read_announced(self._queries, TRUE, **announced) if is_any else defaultdict(list)
-        of_open = set(zip(self._open["service"], self._open["instance"], strict=True))
+        of_open = {one for process in processes_of(self._open) for one in (process, process.of_all_tenants)}
         unknown = of_open - self._began_ns.keys()
         self._began_ns |= dict.fromkeys(unknown, 0) | last_steps(self._queries, unknown, now_ns)
         idle = [(ns, p) for p, ns in self._began_ns.items() if p not in of_open and ns > now_ns - _MEMORY_NS]
@@ -75,7 +76,7 @@ class Processes:
 
     def _read_steps(self, start_ns: int, end_ns: int) -> None:
         for row in self._queries.rows("newest_steps", {"process_filter": TRUE}, start_ns=start_ns, end_ns=end_ns):
-            process = row["service"], row["instance"]
+            process = Process.of(row)
             self._newest[process], self._began_ns[process] = row, row["seen_ns"]
 
     @property
@@ -99,7 +100,7 @@ class Processes:
         """Set the gauges of engine processes. Those that share the labels `other` add up."""
         self._newest = {p: row for p, row in self._newest.items() if now_ns - RECENT_NS < row["seen_ns"] <= now_ns}
         processes = dict.fromkeys([*self._newest, *in_flight.count_by_process(~in_flight.is_lost)])
-        beyond = sum(counters.admit_process(process) != process for process in processes)
+        beyond = sum(is_other(counters.admit_process(process)) for process in processes)
         series.set(metrics.PROCESSES_UNDER_OTHER, (), beyond)
         for process, row in self._newest.items():
             labels = counters.admit_process(process)
@@ -108,10 +109,10 @@ class Processes:
                     series.increase(metric, labels, n)
             if row["blocks_total"] and row["blocks_used"] is not None:
                 series.raise_to(metrics.KV_USAGE, labels, row["blocks_used"] / row["blocks_total"])
-        for service, ahead_s in counters.clocks.ahead_s(now_ns).items():
-            series.set(metrics.CLOCK_AHEAD, (service,), ahead_s)
-        for service, behind_s in counters.clocks.behind_s(now_ns).items():
-            series.set(metrics.CLOCK_BEHIND, (service,), behind_s)
+        for labels, ahead_s in counters.clocks.ahead_s(now_ns).items():
+            series.set(metrics.CLOCK_AHEAD, labels, ahead_s)
+        for labels, behind_s in counters.clocks.behind_s(now_ns).items():
+            series.set(metrics.CLOCK_BEHIND, labels, behind_s)
         for labels in counters.processes():
             series.increase(metrics.IN_FLIGHT, labels, 0)
             series.increase(metrics.STUCK, labels, 0)
@@ -138,8 +139,9 @@ def expose_tables(series: Series, usage: Usage) -> None:
 def expose_samples(series: Series, queries: Queries, *, now_ns: int) -> int:
     """Set the metrics of engines that are scraped or send samples, scraped ones first. Return how many are left out."""
     found = processes(queries, start_ns=now_ns - RECENT_NS, end_ns=now_ns)
-    for process in sorted(found, key=lambda process: process.up is None)[:_MOST_SAMPLED]:
-        labels = (process.engine, process.service, process.instance)
+    in_order = by_turns(found, lambda process: process.process.process_tenant)
+    for process in sorted(in_order, key=lambda process: process.up is None)[:_MOST_SAMPLED]:
+        labels = tuple(map(printable, (process.engine, *process.process)))
         if process.up is not None:
             series.set(metrics.ENGINE_UP, labels, int(process.up))
         for name, metric in _ENGINE_METRICS.items():
@@ -156,7 +158,7 @@ def expose_slos(series: Series, slos: Sequence[SloOut]) -> None:
         _expose_numbers(series, (slo.name, ""), slo)
         for group in slo.groups:
             if len(group.tenant) <= LONGEST:
-                _expose_numbers(series, (slo.name, group.tenant), group)
+                _expose_numbers(series, (slo.name, printable(group.tenant)), group)
 
 
 def _expose_numbers(series: Series, labels: tuple[str, str], numbers: Evaluation) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.samples import Exemplar
 
-from collector.exposition.metrics import Metric
+from collector.exposition.metrics import PROCESS_TENANT, Metric
 
 Labels = tuple[str, ...]
 Keys = set[tuple[Metric, Labels]]
@@ -22,21 +23,61 @@ LONGEST: Final = 1024
 SECOND_NS: Final = 1_000_000_000
 
 
+def printable(text: str) -> str:
+    """The text of others as a label: `\ufffd` stands for each character that is not to be seen as such.
+
+    Those are control characters, among them line breaks and the escapes of terminals, marks that turn the direction of
+    a text, spaces without a width, and characters of no known meaning. Receivers of alerts print labels as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def is_other(labels: Labels) -> bool:
+    """Tell whether these are the labels of all that there is no room for."""
+    return all(label == OTHER for label in labels)
+
+
 @dataclass
 class LabelSets:
-    """Admits label sets up to a limit. All label sets beyond it count together under `other`."""
+    """Admits label sets up to a limit. All label sets beyond it count together under `other`.
+
+    One tenant's names leave room for those of others. When there is none, a label set of a tenant with fewer than the
+    others, or of no tenant, takes the place of the longest unused one of the tenant that has the most:
+
+        498 of acme, 2 of bolt    a third of bolt comes       497 of acme, 3 of bolt
+        500 without a tenant      one of acme comes           it counts under `other`
+    """
 
     names: tuple[str, ...]
     limit: int
     used_ns: dict[Labels, int] = field(default_factory=dict)
+    gone: Callable[[Labels], None] = field(default=lambda _labels: None, compare=False)
+    """Called with a label set that has lost its place to another."""
 
     def admit(self, labels: Labels, now_ns: int) -> Labels:
-        """The label set itself, or `other` in every label when there is no room or a name is too long."""
-        has_room = len(self.used_ns) < self.limit and all(len(label) <= LONGEST for label in labels)
-        if labels not in self.used_ns and not has_room:
+        """The label set, `printable`, or `other` in every label when there is no room or a name is too long."""
+        labels = tuple(map(printable, labels))
+        is_short = all(len(label) <= LONGEST for label in labels)
+        if labels not in self.used_ns and not (is_short and self._has_room(labels)):
             return (OTHER,) * len(labels)
         self.used_ns[labels] = now_ns
         return labels
+
+    def _has_room(self, labels: Labels) -> bool:
+        if len(self.used_ns) < self.limit:
+            return True
+        tenant_at = self.names.index(PROCESS_TENANT)
+        tenant = labels[tenant_at]
+        held = Counter(used[tenant_at] for used in self.used_ns if used[tenant_at])
+        largest = max(held, key=held.__getitem__, default="")
+        if not largest or (tenant and held[tenant] + 1 >= held[largest]):
+            return False
+        unused = min((used for used in self.used_ns if used[tenant_at] == largest), key=self.used_ns.__getitem__)
+        del self.used_ns[unused]
+        self.gone(unused)
+        return True
 
     def forget(self, *, idle_since_ns: int, unused_since_ns: int) -> list[Labels]:
         """Drop the label sets that were unused for too long, and return them.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from collector.exposition import metrics
 from collector.exposition.early import Early, EarlyRequests
 from collector.exposition.metrics import Metric
-from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Labels, Series
+from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Labels, Series, printable
 from collector.in_flight import InFlight
 from collector.slo.cells import Cells, Outcomes
 from collector.slo.model import Slo
@@ -92,6 +92,7 @@ class SloCounters:
         (early.late if count.is_late else early.lost).add(slo)
 
     def _add(self, metric: Metric, slo: str, group: str, n: float) -> None:
+        group = printable(group)
         labels = self._labels(slo, group)
         self._series.add(metric, labels, n)
         if labels[1] != group and metric is metrics.SLO_REQUESTS:

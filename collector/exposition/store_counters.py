@@ -14,15 +14,16 @@ import numpy as np
 from prometheus_client import Metric as Family
 
 from collector.exposition import metrics
-from collector.exposition.checkpoint import Checkpoint, dump_series, load_series
+from collector.exposition.checkpoint import Checkpoint, dump_series, load_series, with_all_labels
 from collector.exposition.clocks import Clocks
 from collector.exposition.early import EarlyRequests
 from collector.exposition.filled import FilledTables
 from collector.exposition.histograms import add_latencies, bucket_edges, drop_old_histograms
-from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Keys, Labels, LabelSets
+from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Keys, Labels, LabelSets, is_other, printable
 from collector.exposition.slo_counters import SloCounters
 from collector.in_flight import InFlight
 from collector.once_a_minute import OnceAMinute
+from collector.process import Process
 from collector.slo.model import Slo
 from collector.sql.queries import Queries
 from collector.store.early_claims import EarlyClaims, EarlyCount
@@ -79,8 +80,8 @@ class StoreCounters:
         self._pending: deque[str] = deque(uncounted)
         self._counted: deque[str] = deque(state.get("counted", ()), maxlen=_REMEMBERED)
         self._series, self._scraped = load_series(state)
-        self._label_sets = _load_label_sets(metrics.REQUEST, state.get("label_sets", ()))
-        self._processes = _load_label_sets(metrics.PROCESS, state.get("processes", ()))
+        self._label_sets = self._load_label_sets(metrics.REQUEST, state.get("label_sets", ()))
+        self._processes = self._load_label_sets(metrics.PROCESS, state.get("processes", ()))
         self._early = EarlyRequests(state.get("early", ()))
         self._claims = claims
         self.clocks = Clocks()
@@ -186,13 +187,14 @@ class StoreCounters:
         at_s = self._clock() / SECOND_NS
         for row in rows:
             labels = self._admit(row)
-            if OTHER in labels and tuple(row[column] for column in metrics.REQUEST_LABELS.values()) != labels:
+            if is_other(labels):
                 self._series.add(metrics.OVERFLOW, ("requests",), row["n"])
                 self._warn_of_overflow()
             self._series.add(metrics.REQUESTS, (*labels, row["status"]), row["n"])
-            self.clocks.note_end(row["service"], row["at_ns"], self._clock())
+            service, tenant = row["service"], row["process_tenant"]
+            self.clocks.note_end((service, tenant), row["at_ns"], self._clock())
             for instance, after_arrival_ns in row["after_arrival"].items():
-                self.clocks.note_lag(row["service"], instance, -after_arrival_ns, self._clock())
+                self.clocks.note_lag(Process(service, instance, tenant), -after_arrival_ns, self._clock())
             for metric, key, tokens in (
                 (metrics.TOKENS, (*labels, "input"), row["tokens_in"]),
                 (metrics.TOKENS, (*labels, "output"), row["tokens_out"]),
@@ -213,22 +215,23 @@ class StoreCounters:
 
     def _add_kv_events(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:
-            process = self.admit_process((row["service"], row["instance"]))
-            evicted = *process, self._reason(row["reason"])
+            process = self.admit_process(Process.of(row))
+            evicted = *process, self._reason(process, row["reason"])
             self._series.add(metrics.KV_EVICTED, evicted, row["evicted"], at_s=self._clock() / SECOND_NS)
             if row["reason"] == "preemption":
                 self._series.add(metrics.PREEMPTIONS, process, row["n"])
                 self._series.raise_to(metrics.LAST_PREEMPTION, process, row["last_ns"] / SECOND_NS)
 
-    def _reason(self, reason: str) -> str:
-        """The label of a reason."""
-        known = {labels[-1] for labels in self._series.counters[metrics.KV_EVICTED]}
+    def _reason(self, process: Labels, reason: str) -> str:
+        """The label of a reason. The processes of each tenant have reasons of their own."""
+        reason = printable(reason)
+        known = {labels[-1] for labels in self._series.counters[metrics.KV_EVICTED] if labels[-2] == process[-1]}
         has_room = len(known) < _MOST_REASONS and len(reason) <= LONGEST
         return reason if reason in known or has_room else OTHER
 
     def _add_cold_starts(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:
-            process = self.admit_process((row["service"], row["instance"]))
+            process = self.admit_process(Process.of(row))
             self._series.add(metrics.COLD_STARTS, process, row["n"])
             self._series.add(metrics.COLD_STARTS_FAILED, process, row["failed"])
             if self._series.raise_to(metrics.COLD_START_END, process, row["ended_ns"] / SECOND_NS):
@@ -286,7 +289,7 @@ class StoreCounters:
             early = self._early.get(key)
             return early.given_up_ns if early else 0
 
-    def _add_lost(self, process: tuple[str, str], at_ns: int) -> None:
+    def _add_lost(self, process: Process, at_ns: int) -> None:
         labels = self.admit_process(process)
         self._series.add(metrics.LOST, labels, 1)
         self._series.raise_to(metrics.LAST_LOST, labels, at_ns / SECOND_NS)
@@ -302,7 +305,7 @@ class StoreCounters:
         with self._lock:
             return list(self._processes.used_ns)
 
-    def admit_process(self, process: tuple[str, str]) -> Labels:
+    def admit_process(self, process: Process) -> Labels:
         """The labels of an engine process. Its counters start at 0, so that its first event is an increase."""
         with self._lock:
             labels = self._processes.admit(process, self._clock())
@@ -359,7 +362,7 @@ class StoreCounters:
             self._unsaved |= is_new
             return is_new
 
-
-def _load_label_sets(names: tuple[str, ...], saved: Sequence[Any]) -> LabelSets:
-    used = {tuple(labels): used_ns for labels, used_ns in saved if len(labels) == len(names)}
-    return LabelSets(names, MOST_LABEL_SETS, used)
+    def _load_label_sets(self, names: tuple[str, ...], saved: Sequence[Any]) -> LabelSets:
+        of_now = ((with_all_labels(names, labels), used_ns) for labels, used_ns in saved)
+        used = {labels: used_ns for labels, used_ns in of_now if labels is not None}
+        return LabelSets(names, MOST_LABEL_SETS, used, lambda labels: self._series.drop(names, labels))

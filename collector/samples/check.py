@@ -24,9 +24,9 @@ from collector.receive.errors import MalformedError
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 from collector.samples.exposition import MOST_COUNT, Labels, set_labels
 from collector.samples.names import RANKS, engine_of, rule_for
-from tokentrail.semconv import ENGINE, SCRAPER, SERVICE_INSTANCE_ID, SERVICE_NAME
+from tokentrail.semconv import ENGINE, SCRAPER, SERVICE_INSTANCE_ID, SERVICE_NAME, TENANT
 
-_RESOURCE: Final = (SERVICE_NAME, SERVICE_INSTANCE_ID, ENGINE, SCRAPER)
+_RESOURCE: Final = (SERVICE_NAME, SERVICE_INSTANCE_ID, ENGINE, SCRAPER, TENANT)
 _MOST_LABELS: Final = 32
 _LONGEST_LABEL: Final = 1024
 _LEAST_POINT_BYTES: Final = 11

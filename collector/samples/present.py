@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from collector.process import Process
 from collector.samples.names import UP, common_names
 from collector.sql.fragment import TRUE, Fragment
 from collector.sql.queries import Queries
@@ -16,11 +17,10 @@ PUSH_NS: Final = 90 * 10**9
 
 
 @dataclass
-class Process:
+class SampledProcess:
     """One process, at its newest sample."""
 
-    service: str
-    instance: str
+    process: Process
     engine: str
     first_answer_ns: int
     """When it first answered a scrape, or sent its metrics; 0: it did neither in the window."""
@@ -43,8 +43,8 @@ class Process:
 
 def processes(
     queries: Queries, *, start_ns: int, end_ns: int, service_filter: Fragment = TRUE, names: Sequence[str] = ()
-) -> list[Process]:
-    """Return the processes with samples in the window, by service and instance.
+) -> list[SampledProcess]:
+    """Return the processes with samples in the window, by tenant, service and instance.
 
     `names`, if given, are all that is read.
     """
@@ -56,17 +56,16 @@ def processes(
         before_ns=0,
         names=[*names],
     )
-    by_process: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    by_process: dict[Process, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        by_process[row["service"], row["instance"]].append(row)
-    return [_process(*key, rows) for key, rows in by_process.items()]
+        by_process[Process.of(row)].append(row)
+    return [_sampled(process, rows) for process, rows in by_process.items()]
 
 
-def _process(service: str, instance: str, rows: list[Mapping[str, Any]]) -> Process:
+def _sampled(process: Process, rows: list[Mapping[str, Any]]) -> SampledProcess:
     newest = max(rows, key=lambda row: int(row["seen_ns"]))
-    made = Process(
-        service,
-        instance,
+    made = SampledProcess(
+        process,
         engine=newest["product"] or next((row["product"] for row in rows if row["product"]), ""),
         first_answer_ns=min((ns for row in rows if (ns := row["first_answer_ns"])), default=0),
         last_answer_ns=max(row["last_answer_ns"] for row in rows),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+from collector.process import Process
 from collector.store.claims import ContendedError
 from collector.store.order import Order
 from collector.store.store import Store
@@ -49,7 +50,7 @@ class EarlyCount:
     """'' unless the SLO is a promise to each tenant."""
     is_late: bool
     """It is past a threshold; False: nothing is heard of it."""
-    process: tuple[str, str]
+    process: Process
     at_ns: int
     """When it was given up. After an outage that is long after its silence began, and the alert asks for news."""
 
@@ -74,7 +75,7 @@ class EarlyClaims:
 
         Raises `ContendedError`.
         """
-        marks = [("", "", "", 0, ["", ""], 0)] * len(segments)
+        marks = [("", "", "", 0, ["", "", ""], 0)] * len(segments)
         of_counts = [(c.key, c.slo, c.tenant, int(c.is_late), list(c.process), c.at_ns) for c in counts]
         rows = [*zip(segments, marks, strict=True), *(("", row) for row in of_counts)]
         for _ in range(_TRIES):
@@ -101,7 +102,7 @@ class EarlyClaims:
         found = self._store.query(sql, {"after": after}, self._order.read_settings).result_rows
         counted_from = self._counted_from([row[2] for row in found if row[2]], since_ns)
         return max([after, *(row[0] for row in found)]), [
-            (collector, EarlyCount(key, slo, tenant, bool(is_late), (process[0], process[1]), at_ns))
+            (collector, EarlyCount(key, slo, tenant, bool(is_late), Process(*process), at_ns))
             for claim, collector, key, slo, tenant, is_late, process, at_ns in found
             if key and claim < counted_from.get(key, claim + 1)
         ]

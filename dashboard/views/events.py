@@ -12,7 +12,7 @@ from dashboard import components
 from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
-from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, percent, plain
+from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, of_tenant, percent, plain
 
 SEVERITY_COLOURS: dict[str, Any] = {"page": "red", "ticket": "orange", "info": "blue"}
 MOST_IN_VIEW = 3
@@ -93,13 +93,14 @@ def behind(incident: Json, view: View) -> list[tuple[str, str]]:
     A list has as many rows as its text says. Where no filter finds the requests, one link leads to those of its time.
     """
     order = {"sort": _SORTED.get(incident["cause"], "newest")}
-    # The filters of the page cannot ask for requests that say no tenant.
-    if not incident["requests"] or "" in incident["requests"][0]["parameters"].values():
+    lists = incident["requests"]
+    # The filters of the page cannot ask for requests that say no tenant, service or instance.
+    if not lists or "" in {name: v for name, v in lists[0]["parameters"].items() if name != "process_tenant"}.values():
         times = {"start": incident["start"], "end": incident["end"] or view.end}
         return [("Requests of that time", _url(times | order, view))]
     return [
         (f"{count(one['total'])} {_STATES[one['parameters'].get('status')]}", _url(one["parameters"] | order, view))
-        for one in incident["requests"]
+        for one in lists
     ]
 
 
@@ -155,7 +156,7 @@ def cold_start_row(start: Json, zone: tzinfo) -> dict[str, str]:
     return {
         "started": clock(start["start"], zone),
         "took": duration(start["duration_s"]),
-        "service": start["service"] or start["engine"],
+        "service": of_tenant(start["service"] or start["engine"], start),
         "model": start["model"] or UNDEFINED,
         "result": f"{start['status']} {start['error_type']}".rstrip(),
         "spent on": ", ".join(f"{phase['name']} {duration(phase['duration_s'])}" for phase in phases) or UNDEFINED,
@@ -166,19 +167,23 @@ def engines(known: list[Json], caches: list[Json], end: datetime) -> None:
     """The table of engines, one line each, with its processes' KV caches and the numbers that it does not tell."""
     rows = []
     for engine in known:
-        processes = {(process["service"], process["instance"]) for process in engine["processes"]}
+        tenant = engine["process_tenant"]
+        processes = {(process["service"], process["instance"], tenant) for process in engine["processes"]}
         # A process that is scraped has its address as instance, and its spans another one.
         own = [
             cache
             for cache in caches
-            if (cache["service"], cache["instance"]) in processes
-            or (cache["source"] == "samples" and cache["service"] == engine["service"])
+            if (cache["service"], cache["instance"], cache["process_tenant"]) in processes
+            or (
+                cache["source"] == "samples"
+                and (cache["service"], cache["process_tenant"]) == (engine["service"], tenant)
+            )
         ]
         ago = max(0.0, (end - instant(engine["last_seen"])).total_seconds())
         missing = [told["what"] for told in engine["tells"] if told["told"] == "none"]
         rows.append(
             {
-                "service": engine["service"],
+                "service": of_tenant(engine["service"], engine),
                 "engine": engine["engine"],
                 "variant": ", ".join(engine["variants"]) or UNDEFINED,
                 "models": ", ".join(engine["models"]) or UNDEFINED,
@@ -194,7 +199,7 @@ def engines(known: list[Json], caches: list[Json], end: datetime) -> None:
         )
     _table(rows, "No engine has sent anything in the last 30 days.", "engines")
     missing_ways = [
-        f"{engine['service']}, {told['what']}: {told['reason']}; {', or '.join(told['ways'])}"
+        f"{of_tenant(engine['service'], engine)}, {told['what']}: {told['reason']}; {', or '.join(told['ways'])}"
         for engine in known
         for told in engine["tells"]
         if told["told"] == "none" and told["ways"]

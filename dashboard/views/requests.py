@@ -12,7 +12,7 @@ from dashboard import components
 from dashboard.api import Problem, Query, ask, fetch
 from dashboard.filters import selected
 from dashboard.transform import Json, missed_by
-from tokentrail.formatting import UNDEFINED, clock, count, instant, plain
+from tokentrail.formatting import UNDEFINED, clock, count, instant, of_tenant, plain
 
 SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
 STATUSES = ("ok", "error", "cancelled", "unknown", "in_flight", "lost")
@@ -52,6 +52,7 @@ def page() -> None:
         )
         rows = st.selectbox("Rows", ROWS, index=ROWS.index(200), key="rows", bind="query-params", width=110)
     during = {name: st.query_params.get(name) for name in ("cause_start", "cause_end")} if cause else {}
+    tenant = st.query_params.get("process_tenant") if service.strip() or instance.strip() else None
     first_page = ask(
         "requests",
         view.params,
@@ -63,6 +64,7 @@ def page() -> None:
         request_id=wanted.strip() or None,
         service=service.strip() or None,
         instance=instance.strip() or None,
+        process_tenant=tenant,
         cause=cause,
         **during,
     )
@@ -75,6 +77,8 @@ def page() -> None:
         words = dict(zip(("from", "until"), during.values(), strict=True))
         since, until = (f" {word} {_when(at, view.zone)}" if at else "" for word, at in words.items())
         st.caption(f"Only requests that {CAUSES[cause]}{since}{until}.")
+    if tenant is not None:
+        st.caption(f"Only processes that belong to {plain(tenant) or 'all tenants'}.")
     components.span(found["window"], view.zone)
     if not found["requests"]:
         st.info(
@@ -138,7 +142,7 @@ def table(rows: list[Json]) -> list[dict[str, Any]]:
             "variant": row["variant"],
             "class": row["slo_class"],
             "vantage": row["vantage"],
-            "service": row["service"] or row["engine"],
+            "service": of_tenant(row["service"] or row["engine"], row),
             "request id": row["request_id"],
             "trace id": row["trace_id"],
         }

@@ -9,7 +9,7 @@ NOW = 1_795_255_200 * SECOND
 """2026-11-21T10:00:00Z"""
 
 TABLES = ("requests", "tokens", "phases", "steps", "kv_events", "cold_starts", "open_requests", "samples")
-_ENGINE = {"service": "engine", "instance": "i-1", "variant": "baseline"}
+_ENGINE = {"service": "engine", "instance": "i-1", "process_tenant": "", "variant": "baseline"}
 _serial = count(1)
 options.pd = options.pd_time_test = None  # no insert here has a data frame; pandas takes 1.5 s
 
@@ -108,8 +108,8 @@ def _native(name, value):
 
 def _ended(request):
     """The columns that the decoding view computes at a request's end."""
-    same = ("start", "trace_id", "span_id", "engine", "service", "instance", "variant", "vantage", "model", "tenant",
-            "slo_class")  # fmt: skip
+    same = ("start", "trace_id", "span_id", "engine", "service", "instance", "process_tenant", "variant", "vantage",
+            "model", "tenant", "slo_class")  # fmt: skip
     return {name: request[name] for name in same} | {"seen": request["end"] + 3600 * SECOND, "ended": 1}
 
 

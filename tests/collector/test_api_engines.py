@@ -24,7 +24,8 @@ def test_kv_is_the_newest_step_and_the_windows_sums(api, rows):
         rows.kv_event(start=T0 + at, **fields)
     first, second = api("kv")["engines"]
     assert first == {
-        "service": "engine", "instance": "i-1", "variant": "baseline", "seen": "2026-11-21T09:59:01Z",
+        "service": "engine", "instance": "i-1", "process_tenant": "", "variant": "baseline",
+        "seen": "2026-11-21T09:59:01Z",
         "blocks_used": 30, "blocks_total": 64, "usage": 30 / 64, "running": 4, "waiting": 2, "evicted_blocks": 15,
         "evictions": 3, "preemptions": 2, "source": "spans", "up": None,
     }  # fmt: skip
@@ -40,7 +41,8 @@ def test_a_process_of_which_only_evictions_came_is_listed(api, rows):
     engines = api("kv")["engines"]
     assert [engine["instance"] for engine in engines] == ["both", "i-1", "i-2", "i-3"]
     assert engines[2] == dict.fromkeys(("blocks_used", "blocks_total", "usage", "running", "waiting", "up")) | {
-        "service": "engine", "instance": "i-2", "variant": "baseline", "seen": "2026-11-21T09:59:01Z",
+        "service": "engine", "instance": "i-2", "process_tenant": "", "variant": "baseline",
+        "seen": "2026-11-21T09:59:01Z",
         "evicted_blocks": 8, "evictions": 2, "preemptions": 1, "source": "spans",
     }  # fmt: skip
     assert [engines[n]["evictions"] for n in (0, 1)] == [1, 0]
@@ -125,7 +127,8 @@ def test_cold_starts_have_their_sub_phases(api, rows):
     assert (newest["status"], newest["error_type"], newest["phases"]) == ("error", "OutOfMemory", [])
     assert whole == {
         "trace_id": cold["trace_id"], "start": "2026-11-21T09:59:00Z", "duration_s": 3.0, "engine": "tokentrail",
-        "service": "engine", "instance": "i-1", "variant": "baseline", "model": "m", "status": "ok", "error_type": "",
+        "service": "engine", "instance": "i-1", "process_tenant": "", "variant": "baseline", "model": "m",
+        "status": "ok", "error_type": "",
         "phases": [
             {"name": "load_weights", "offset_s": 0.1, "duration_s": 2.0},
             {"name": "warmup", "offset_s": 2.1, "duration_s": 0.5},
@@ -154,7 +157,8 @@ def test_engines_by_any_sign_of_life(api, rows):
     first, second = api("engines")["engines"]
     tells = {told["what"]: told["told"] for told in first.pop("tells")}
     assert first == {
-        "service": "engine", "engine": "tokentrail", "variants": ["baseline"], "models": ["a", "b", "m"],
+        "service": "engine", "process_tenant": "", "engine": "tokentrail", "variants": ["baseline"],
+        "models": ["a", "b", "m"],
         "first_seen": "2026-11-21T09:56:40Z", "last_seen": "2026-11-21T09:59:59Z", "requests": 2, "processes_total": 2,
         "clock_ahead_s": None, "clock_behind_s": None,
         "processes": [

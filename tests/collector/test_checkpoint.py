@@ -10,7 +10,7 @@ from collector.exposition.series import Series
 from collector.exposition.slo_counters import SloCounters
 from collector.slo.model import Slo
 
-A, B = ("m", "a"), ("m", "b")
+A, B = ("m", "a", ""), ("m", "b", "")
 LABELS = ("m",) * len(metrics.TTFT.labels)
 
 
@@ -32,6 +32,21 @@ def test_the_next_process_has_the_same_values_times_and_scraped_series(series):
     )  # fmt: skip
     histogram = found.histograms[metrics.TTFT][LABELS]
     assert ([*histogram.edges], histogram.counts, histogram.sum_ns) == ([10, 20], [0, 2, 0], 31)
+
+
+def test_counters_of_a_version_whose_processes_had_no_tenant_go_on():
+    def saved(metric, *labels):
+        return [metric.name, labels, 100.0, True, 7]
+
+    request = ("m", "chat", "vllm", "vllm", "s", "v", "t", "c", "server")
+    state = {"counters": [saved(metrics.LOST, "s", "i"), saved(metrics.KV_EVICTED, "s", "i", "preemption"),
+                          saved(metrics.REQUESTS, *request, "ok"), saved(metrics.LOST, "s")]}  # fmt: skip
+    found, _ = load_series(state)
+    assert found.counters == {
+        metrics.LOST: {("s", "i", ""): 7},
+        metrics.KV_EVICTED: {("s", "i", "", "preemption"): 7},
+        metrics.REQUESTS: {(*request, "", "ok"): 7},
+    }
 
 
 def test_a_segment_is_counted_once_wherever_a_process_dies_while_it_saves(tmp_path, monkeypatch):

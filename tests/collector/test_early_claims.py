@@ -9,6 +9,7 @@ from collector.exposition import metrics
 from collector.exposition.filled import FilledTables
 from collector.exposition.store_counters import StoreCounters
 from collector.in_flight import read_in_flight
+from collector.process import Process
 from collector.slo.model import load_slos
 from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
@@ -212,7 +213,7 @@ def test_a_request_that_has_ended_is_not_claimed_for_ever_where_its_end_is_not_v
 
 
 def count_of(key, slo="chat"):
-    return EarlyCount(f"{key:048x}", slo, "", True, ("engine", "i-1"), 7)
+    return EarlyCount(f"{key:048x}", slo, "", True, Process("engine", "i-1"), 7)
 
 
 def test_an_entry_that_another_collector_overtakes_comes_behind_it(claims, module_store):
@@ -270,7 +271,7 @@ def test_a_segment_that_two_collectors_joined_counts_where_it_was_entered_first(
 def test_an_end_in_two_segments_counts_from_the_first_that_was_entered(claims, rows, hung):
     for segment in ("s", "t"):
         rows.request(ended=NOW, segment=segment, trace_id=hung["trace_id"], span_id=hung["span_id"], **LATE)
-    late = EarlyCount(hung["trace_id"] + hung["span_id"], "chat", "", True, ("engine", "i-1"), 7)
+    late = EarlyCount(hung["trace_id"] + hung["span_id"], "chat", "", True, Process("engine", "i-1"), 7)
     claims.enter("b", segments=["s"])
     claims.enter("a", counts=[late])
     claims.enter("b", segments=["t"])
@@ -284,7 +285,7 @@ def test_ends_are_found_for_more_requests_than_one_query_asks_for(claims, rows, 
     for _ in range(3):
         request = rows.request(ended=NOW, segment="s", **LATE)
         keys.append(request["trace_id"] + request["span_id"])
-    claims.enter("a", counts=[EarlyCount(key, "chat", "", True, ("engine", "i-1"), 7) for key in keys])
+    claims.enter("a", counts=[EarlyCount(key, "chat", "", True, Process("engine", "i-1"), 7) for key in keys])
     assert claims.read(0, since_ns=0) == (2, [])
 
 
@@ -311,7 +312,9 @@ def test_an_end_is_found_by_a_collector_whose_clock_is_days_ahead_of_the_servers
     now = time.time_ns()
     rows.request(ended=now, segment="s", trace_id=hung["trace_id"], span_id=hung["span_id"], **LATE)
     claims.enter("b", segments=["s"])
-    claims.enter("a", counts=[EarlyCount(hung["trace_id"] + hung["span_id"], "chat", "", True, ("engine", "i-1"), 7)])
+    claims.enter(
+        "a", counts=[EarlyCount(hung["trace_id"] + hung["span_id"], "chat", "", True, Process("engine", "i-1"), 7)]
+    )
     assert claims.read(0, since_ns=now + 2 * 86_400 * SECOND) == (2, [])
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from collector.api.surface import TPOT_GRID_NS, TTFT_GRID_NS
 from collector.in_flight import InFlight, judge_in_flight, read_in_flight
+from collector.process import Process
 from collector.slo.model import LabelRule, Slo, Thresholds
 from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
@@ -19,7 +20,8 @@ DAY = 86_400 * SECOND
 def in_flight(*, elapsed, ttft=-1, unmeasured=False, later=1, stuck=False, lost=False, tenant="t"):
     one = np.array([elapsed], np.int64)
     return InFlight(
-        columns={"tenant": [tenant], "service": ["s"], "instance": ["i"]}, began_ns=one * 0, seen_ns=one,
+        columns={"tenant": [tenant], "service": ["s"], "instance": ["i"], "process_tenant": [""]},
+        began_ns=one * 0, seen_ns=one,
         elapsed_ns=one,
         ttft_ns=np.array([ttft]), unmeasured=np.array([unmeasured]), later_tokens=np.array([later]), last_step_ns=one,
         lost_at_ns=one, is_lost=np.array([lost]), no_progress=np.array([stuck]),
@@ -74,7 +76,7 @@ def test_only_silence_before_the_watermark_and_the_end_makes_a_request_lost(end,
         "ttft_ns": [None],
         "output_tokens": [None],
     }
-    columns |= {"service": ["s"], "instance": ["i"], "unmeasured": [False]}
+    columns |= {"service": ["s"], "instance": ["i"], "process_tenant": [""], "unmeasured": [False]}
     times = {"end_ns": end * SECOND, "lost_after_ns": 30 * SECOND, "heard_until_ns": heard_until * SECOND}
     assert judge_in_flight(columns, {}, **times).is_lost.tolist() == [lost]
 
@@ -119,7 +121,7 @@ def test_a_request_that_is_announced_after_the_end_is_not_in_flight_then(rows, a
 def test_a_request_that_begins_after_the_end_has_run_for_no_time():
     """Its sender's clock is ahead."""
     columns = {"began_ns": [130], "seen_ns": [131], "heard_ns": [131], "ttft_ns": [None], "output_tokens": [None]}
-    columns |= {"service": ["s"], "instance": ["i"], "unmeasured": [False]}
+    columns |= {"service": ["s"], "instance": ["i"], "process_tenant": [""], "unmeasured": [False]}
     found = judge_in_flight(columns, {}, end_ns=120, lost_after_ns=30, heard_until_ns=120)
     assert found.elapsed_ns.tolist() == [0]
 
@@ -127,8 +129,8 @@ def test_a_request_that_begins_after_the_end_has_run_for_no_time():
 @pytest.mark.parametrize(("began", "stuck"), [(90, True), (91, False)])
 def test_a_process_that_rested_before_a_request_came_is_not_stuck(began, stuck):
     columns = {"began_ns": [began], "seen_ns": [120], "heard_ns": [120], "ttft_ns": [None], "output_tokens": [None]}
-    columns |= {"service": ["s"], "instance": ["i"], "unmeasured": [False]}
-    found = judge_in_flight(columns, {("s", "i"): 10}, end_ns=120, lost_after_ns=30, heard_until_ns=120)
+    columns |= {"service": ["s"], "instance": ["i"], "process_tenant": [""], "unmeasured": [False]}
+    found = judge_in_flight(columns, {Process("s", "i"): 10}, end_ns=120, lost_after_ns=30, heard_until_ns=120)
     assert found.no_progress.tolist() == [stuck]
 
 
@@ -139,6 +141,7 @@ def test_a_rule_gives_its_label_to_requests_that_have_a_listed_value_in_every_co
         "variant": ["v", "w"],
         "service": ["s", "s"],
         "instance": ["i", "i"],
+        "process_tenant": ["", ""],
     }
     both = InFlight.nothing()
     both = dataclasses.replace(both, columns=two, is_lost=np.zeros(2, bool))

@@ -75,8 +75,8 @@ def test_a_collector_that_stores_nothing_exposes_what_the_other_one_stores(colle
     rows.insert("samples", [process | {"time": (clock.now - SECOND) // 10**6, "value": 3.0}])
     live.refresh()
     found = {(f.name, *s.labels.values()): s.value for f in live.families[1] for s in f.samples}
-    assert found["tokentrail_requests_in_flight", "engine", "i-1"] == 1
-    assert found["tokentrail_engine_requests_running", "vllm", "s", "e"] == 3
+    assert found["tokentrail_requests_in_flight", "engine", "i-1", ""] == 1
+    assert found["tokentrail_engine_requests_running", "vllm", "s", "e", ""] == 3
 
 
 def happens(rows, clock):

@@ -49,7 +49,7 @@ class TestDimensions:
         assert set(DIMENSIONS) <= set(columns.split(", "))
 
     def test_metrics_of_requests_have_them_as_labels(self):
-        assert set(metrics.REQUEST_LABELS.values()) == {*DIMENSIONS, "service", "operation"}
+        assert set(metrics.REQUEST_LABELS.values()) == {*DIMENSIONS, "service", "process_tenant", "operation"}
         query = (SQL / "queries" / "segment_requests.sql").read_text()
         selected = re.search(r"^SELECT\n    (.*),$", query, re.MULTILINE)
         assert set(metrics.REQUEST_LABELS.values()) <= set(selected[1].split(", "))

@@ -110,6 +110,18 @@ def test_an_incident_leads_to_the_lists_that_it_counts():
     assert (text, url.partition("&cause=")[2]) == ("3 that ended", f"kv_eviction&cause_{SINCE}&sort=E2E&tenant=a")
 
 
+def test_an_incident_of_a_process_leads_to_requests_of_this_process_alone():
+    times = {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:05:00Z"}
+    incident = {"cause": "engine_lost", **times}
+    for tenant in ("", "acme"):
+        process = {"service": "chat", "instance": "i", "process_tenant": tenant, "status": "lost"}
+        ((_, url),) = behind(incident | {"requests": [{"parameters": times | process, "total": 1}]}, VIEW)
+        assert f"service=chat&instance=i&process_tenant={tenant}&status=lost" in url
+    unnamed = {"service": "chat", "instance": "", "process_tenant": "acme", "status": "lost"}
+    ((text, _),) = behind(incident | {"requests": [{"parameters": times | unnamed, "total": 1}]}, VIEW)
+    assert text == "Requests of that time"
+
+
 @pytest.mark.parametrize(
     ("incident", "link"),
     [

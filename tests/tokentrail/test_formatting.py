@@ -17,6 +17,7 @@ from tokentrail.formatting import (
     duration,
     estimate,
     instant,
+    of_tenant,
     one_line,
     pace,
     percent,
@@ -190,3 +191,9 @@ def test_an_estimate_has_a_sign_and_its_error():
 )
 def test_an_address_is_shown_without_its_user_and_password(url, shown):
     assert without_user(url) == shown
+
+
+def test_a_name_says_to_which_tenant_its_process_belongs():
+    assert [of_tenant("chat", row) for row in ({"process_tenant": "acme"}, {"process_tenant": ""}, {})] == [
+        "chat of acme", "chat", "chat",
+    ]  # fmt: skip

@@ -16,7 +16,7 @@ from tokentrail.cli import listeners
 from tokentrail.cli.api import Api, other_form
 from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
 from tokentrail.connection import OTHER_FORM, in_words, send_otlp, way_out, why_unanswered
-from tokentrail.formatting import count, duration, instant, one_line, without_user
+from tokentrail.formatting import count, duration, instant, of_tenant, one_line, without_user
 from tokentrail.version import __version__
 
 _CLOCK_S: Final = 2.0
@@ -173,7 +173,7 @@ def _engines(api: Api) -> Iterator[Finding]:
         fix = "set OTEL_EXPORTER_OTLP_ENDPOINT in the engine's environment and install tokentrail there"
         yield Finding("engines", "warn", "none has sent anything for a day", fix)
     for engine in engines:
-        name = f"{engine['engine']} {engine['service']}".strip()
+        name = of_tenant(f"{engine['engine']} {engine['service']}".strip(), engine)
         silent = time.time() - instant(engine["last_seen"]).timestamp()
         detail = f"{name}: {count(engine['requests'])} requests in a day, seen {duration(max(silent, 0))} ago"
         yield Finding("engine", "ok", detail)
@@ -203,7 +203,7 @@ def _scrapes(api: Api) -> Iterator[Finding]:
         fix = "repair it: no target of it is scraped, or only those that it named before"
         yield Finding("targets", "warn", f"{told['source']}: {told['problem']}", fix)
     for process in samples["processes"]:
-        name = f"{process['service']} {process['instance']}"
+        name = of_tenant(f"{process['service']} {process['instance']}", process)
         if process["up"] is False:
             detail = f"{name}: the last one failed ({process['reason'] or 'down'})"
             yield Finding("scrape", "warn", detail, "is it the engine's address? docs/scraping.md explains the reasons")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line, tpot
+from tokentrail.formatting import UNDEFINED, clock, count, duration, of_tenant, one_line, tpot
 
 WIDTH: Final = 64
 """Columns of the time axis, where there is room."""
@@ -53,7 +53,7 @@ def _cut(name: str, detail: Mapping[str, Any]) -> str:
 
 def _head(row: Mapping[str, Any]) -> list[str]:
     outcome = " ".join(filter(None, [row["status"], row["error_type"] or row["finish_reason"]]))
-    process = "/".join(filter(None, [row["service"], row["instance"]]))
+    process = of_tenant("/".join(filter(None, [row["service"], row["instance"]])), row)
     latencies = [f"TTFT {duration(row['ttft_s'])}", f"TPOT {tpot(row)}", f"E2E {duration(row['e2e_s'])}"]
     return [
         f"{row['operation'] or 'request'} {row['model'] or UNDEFINED} · {outcome} · "

@@ -12,20 +12,20 @@ SELECT
     kind = 'delta' OR if(isNull(before_value), time > process_began AND (scraper = '' OR goes_on), value < before_value OR bounds != before_bounds) AS since_zero
 FROM
 (
-    SELECT *, argMax(scraper, (was_there, samples_of_scraper, scraper)) OVER (PARTITION BY service, instance, five_minutes) AS best_scraper
+    SELECT *, argMax(scraper, (was_there, samples_of_scraper, scraper)) OVER (PARTITION BY $parts.process, five_minutes) AS best_scraper
     FROM
     (
         SELECT
             *,
-            max(isNotNull(before_value)) OVER (PARTITION BY service, instance, scraper, time) AS goes_on,
-            min(ifNull(dateDiff('second', before_time, time) <= 300, true)) OVER (PARTITION BY service, instance, five_minutes, scraper) AS was_there
+            max(isNotNull(before_value)) OVER (PARTITION BY $parts.process, scraper, time) AS goes_on,
+            min(ifNull(dateDiff('second', before_time, time) <= 300, true)) OVER (PARTITION BY $parts.process, five_minutes, scraper) AS was_there
         FROM
         (
             SELECT
-                time, service, instance, scraper, engine, name, kind, value, sum, bounds, buckets,
+                time, $parts.process, scraper, engine, name, kind, value, sum, bounds, buckets,
                 intDiv(toUnixTimestamp(time), 300) AS five_minutes,
-                count() OVER (PARTITION BY service, instance, five_minutes, scraper) AS samples_of_scraper,
-                min(time) OVER (PARTITION BY service, instance, scraper) AS process_began,
+                count() OVER (PARTITION BY $parts.process, five_minutes, scraper) AS samples_of_scraper,
+                min(time) OVER (PARTITION BY $parts.process, scraper) AS process_began,
                 lagInFrame(toNullable(time)) OVER last AS before_time,
                 lagInFrame(toNullable(value)) OVER last AS before_value,
                 lagInFrame(sum) OVER last AS before_sum,
@@ -33,7 +33,7 @@ FROM
                 lagInFrame(bounds) OVER last AS before_bounds
             FROM samples
             WHERE $parts.sampled AND (name IN {names:Array(String)} OR name = 'running')
-            WINDOW last AS (PARTITION BY name, service, instance, series ORDER BY time ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
+            WINDOW last AS (PARTITION BY name, $parts.process, series ORDER BY time ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
         )
     )
 )

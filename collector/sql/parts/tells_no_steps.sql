@@ -1,2 +1,2 @@
 -- A service whose spans tell no steps in the window. Where spans and samples both tell, spans win.
-service NOT IN (SELECT service FROM steps WHERE $parts.started_in_window)
+(process_tenant, service) NOT IN (SELECT process_tenant, service FROM steps WHERE $parts.started_in_window)

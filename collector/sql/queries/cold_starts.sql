@@ -1,7 +1,7 @@
 -- Cold starts that overlap the window, newest first, with the number of matching requests that waited for each.
 SELECT
-    lower(hex(cold.trace_id)) AS trace_id_hex, cold.began_ns AS began_ns, cold.duration_ns AS duration_ns, engine, service,
-    instance, variant, model, status, error_type,
+    lower(hex(cold.trace_id)) AS trace_id_hex, cold.began_ns AS began_ns, cold.duration_ns AS duration_ns, engine,
+    $parts.process, variant, model, status, error_type,
     countIf(waiting.began_ns < cold.began_ns + toInt64(cold.duration_ns) AND waiting.ended_ns > cold.began_ns) AS waited
 FROM
 (
@@ -16,9 +16,9 @@ FROM
 ) AS cold
 LEFT JOIN
 (
-    SELECT service, instance, toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(end) AS ended_ns
+    SELECT $parts.process, toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(end) AS ended_ns
     FROM requests
     WHERE $parts.ended_in_window AND $filter AND cold_start_ns > 0
-) AS waiting USING (service, instance)
+) AS waiting USING ($parts.process)
 GROUP BY ALL
 ORDER BY began_ns DESC

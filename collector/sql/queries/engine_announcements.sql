@@ -1,9 +1,9 @@
 -- The announcements of each engine process with its names, and the ends that took their place. It gave a sign of life in the window if `listed`.
 SELECT
-    service, instance, engine, vantage,
+    $parts.process, engine, vantage,
     argMax(variant, seen) AS variant_now, $parts.names_of_processes,
     toUnixTimestamp64Nano(min(start)) AS first_ns, toUnixTimestamp64Nano(max(seen)) AS last_ns, count() AS in_flight,
     NOT ended AND seen < fromUnixTimestamp64Nano({end_ns:Int64}) AS listed
 FROM open_requests
 WHERE $parts.ran_in_window AND $filter
-GROUP BY service, instance, engine, vantage, listed
+GROUP BY $parts.process, engine, vantage, listed

@@ -1,7 +1,7 @@
 -- The requests of each engine process with its names, and how many of those that ended ok say a thing. `examples` are a few of those that
 -- have more than one token, or an unknown number of them. A process of many tenants may have sixty models: a row for each would be much to keep.
 SELECT
-    service, instance, engine, vantage,
+    $parts.process, engine, vantage,
     argMax(variant, end) AS variant_now, $parts.names_of_processes,
     toUnixTimestamp64Nano(min(start)) AS first_ns, toUnixTimestamp64Nano(max(end)) AS last_ns, sum(weight) AS n,
     count() AS requests,
@@ -15,4 +15,4 @@ SELECT
         status = 'ok' AND ifNull(output_tokens > 1, true)) AS examples
 FROM requests
 WHERE $ended AND $filter
-GROUP BY service, instance, engine, vantage
+GROUP BY $parts.process, engine, vantage

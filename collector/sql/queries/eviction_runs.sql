@@ -2,7 +2,7 @@
 -- a preemption, and is found when it has one in the window. Preemptions are read from `since_ns` on. `victims` are the run's requests: `ended`
 -- of them have ended in the window and match the filter, `not_ended` are the others.
 SELECT
-    service, instance,
+    $parts.process,
     toUnixTimestamp64Nano(min(start)) AS began_ns,
     toUnixTimestamp64Nano(max(start)) AS last_ns,
     count() AS evictions,
@@ -13,14 +13,14 @@ SELECT
     groupUniqArrayIf(lower(concat(hex(trace_id), hex(span_id))), NOT has_ended) AS not_ended
 FROM
 (
-    SELECT *, sum(opens) OVER (PARTITION BY service, instance ORDER BY start, trace_id, span_id) AS run
+    SELECT *, sum(opens) OVER (PARTITION BY $parts.process ORDER BY start, trace_id, span_id) AS run
     FROM
     (
         SELECT
-            start, service, instance, kind, blocks, trace_id, toFixedString(request_span_id, 8) AS span_id,
-            (trace_id, span_id, service, instance) IN
+            start, $parts.process, kind, blocks, trace_id, toFixedString(request_span_id, 8) AS span_id,
+            (trace_id, span_id, $parts.process) IN
             (
-                SELECT trace_id, span_id, service, instance
+                SELECT trace_id, span_id, $parts.process
                 FROM requests
                 WHERE $parts.ended_in_window AND $filter AND (trace_id, span_id) IN
                 (
@@ -30,14 +30,14 @@ FROM
                 )
             ) AS has_ended,
             toUnixTimestamp64Nano(start) - toUnixTimestamp64Nano(lagInFrame(start)
-                OVER (PARTITION BY service, instance ORDER BY start, trace_id, span_id
+                OVER (PARTITION BY $parts.process ORDER BY start, trace_id, span_id
                       ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)) > {quiet_ns:Int64} AS opens
         FROM kv_events
         WHERE $parts.started_since
           AND reason = 'preemption' AND $process_filter
     )
 )
-GROUP BY service, instance, run
+GROUP BY $parts.process, run
 HAVING last_ns >= {start_ns:Int64}
 ORDER BY last_ns DESC
 LIMIT {limit:UInt32}

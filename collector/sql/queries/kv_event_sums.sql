@@ -1,6 +1,6 @@
 -- KV-cache evictions and preemptions of the window, per engine process. Blocks are NULL when no eviction says its number.
 SELECT
-    service, instance,
+    $parts.process,
     countIf(kind = 'evict') AS evictions,
     if(evictions = 0, 0, sumIf(blocks, kind = 'evict')) AS evicted_blocks,
     countIf(reason = 'preemption') AS preemptions,
@@ -9,4 +9,4 @@ SELECT
 FROM kv_events
 WHERE $parts.started_in_window
   AND $process_filter
-GROUP BY service, instance
+GROUP BY $parts.process

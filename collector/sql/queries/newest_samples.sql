@@ -2,7 +2,7 @@
 -- observations. A scrape that failed, or that read no metric that is kept, is no answer of its target: it stores up with a reason, and its duration.
 WITH name NOT IN ('up', 'scrape_duration') OR (name = 'up' AND value != 0 AND labels['reason'] = '') AS answered
 SELECT
-    service, instance, scraper, name, series,
+    $parts.process, scraper, name, series,
     argMax(engine, time) AS product,
     argMax(kind, time) AS newest_kind,
     argMax(value, time) AS newest,
@@ -12,5 +12,5 @@ SELECT
     toUnixTimestamp64Nano(CAST(max(time), 'DateTime64(9)')) AS seen_ns
 FROM samples
 WHERE $parts.sampled AND (empty({names:Array(String)}) OR name IN {names:Array(String)})
-GROUP BY service, instance, scraper, name, series
-ORDER BY service, instance, name, series
+GROUP BY $parts.process, scraper, name, series
+ORDER BY $parts.process, name, series

@@ -1,7 +1,7 @@
 -- The newest step of each engine process in the window, of those that tell a number of the engine, if any does. Where vLLM's API servers
 -- share an engine, each records its part of a step, and one of them has the engine's numbers.
 SELECT
-    service, instance,
+    $parts.process,
     argMax(variant, start) AS variant_now,
     max((coalesce(running, waiting, kv_blocks_used, kv_blocks_total) IS NOT NULL, start)) AS newest,
     toUnixTimestamp64Nano(newest.2) AS seen_ns,
@@ -14,5 +14,5 @@ SELECT
 FROM steps
 WHERE $parts.started_in_window
   AND $process_filter
-GROUP BY service, instance
-ORDER BY service, instance
+GROUP BY $parts.process
+ORDER BY $parts.process

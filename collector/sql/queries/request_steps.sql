@@ -5,7 +5,7 @@ SELECT
     waiting_for_batch, waiting_for_tokens, waiting_for_kv, waiting_for_priority, cached_tokens, drafted_tokens, retries, graph_rows, device_ns,
     compute_ns, memory_ns, count() OVER () AS steps_total
 FROM steps
-WHERE service = {service:String} AND instance = {instance:String}
+WHERE $parts.of_process_of_request
   AND start <= fromUnixTimestamp64Nano({ended_ns:Int64})
   AND start >= fromUnixTimestamp64Nano({began_ns:Int64}) - $parts.longest_event
   AND toUnixTimestamp64Nano(start) + duration_ns >= {began_ns:Int64}

@@ -1,7 +1,7 @@
 -- Stretches in which every scrape of a process failed, from the first failure to the first success or the newest scrape.
 -- `since_first`: the first scrape that was read had failed, so it may have begun before.
 SELECT
-    service, instance, scraper,
+    $parts.process, scraper,
     any(product) AS engine,
     toUnixTimestamp64Nano(CAST(min(time), 'DateTime64(9)')) AS began_ns,
     toUnixTimestamp64Nano(CAST(max(time), 'DateTime64(9)')) AS last_ns,
@@ -11,19 +11,19 @@ SELECT
     argMax(reason, time) AS last_reason
 FROM
 (
-    SELECT *, max(stretch) OVER (PARTITION BY service, instance, scraper) AS last_stretch
+    SELECT *, max(stretch) OVER (PARTITION BY $parts.process, scraper) AS last_stretch
     FROM
     (
         SELECT
-            time, service, instance, scraper, engine AS product, value, labels['reason'] AS reason,
-            sum(value) OVER (PARTITION BY service, instance, scraper ORDER BY time ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+            time, $parts.process, scraper, engine AS product, value, labels['reason'] AS reason,
+            sum(value) OVER (PARTITION BY $parts.process, scraper ORDER BY time ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
                 AS stretch
         FROM samples
         WHERE $parts.sampled AND name = 'up'
     )
 )
 WHERE value = 0
-GROUP BY service, instance, scraper, stretch
+GROUP BY $parts.process, scraper, stretch
 HAVING last_ns - began_ns >= {least_ns:Int64} AND last_ns >= {start_ns:Int64}
 ORDER BY last_ns DESC
 LIMIT {limit:UInt32}

@@ -2,7 +2,7 @@
 -- growth, or at the last time without requests, and ends when there is growth again, or at the newest sample.
 -- `since_first`: it begins at the first sample that was read, so it may have begun before.
 SELECT
-    service, instance, scraper,
+    $parts.process, scraper,
     any(engine) AS product,
     toUnixTimestamp64Nano(CAST(min(time), 'DateTime64(9)')) AS began_ns,
     toUnixTimestamp64Nano(CAST(max(time), 'DateTime64(9)')) AS last_ns,
@@ -12,12 +12,12 @@ SELECT
     argMax(waiting, time) AS waiting_then
 FROM
 (
-    SELECT *, max(stretch) OVER (PARTITION BY service, instance, scraper) AS last_stretch
+    SELECT *, max(stretch) OVER (PARTITION BY $parts.process, scraper) AS last_stretch
     FROM
     (
         SELECT
             *,
-            sum(moved) OVER (PARTITION BY service, instance, scraper ORDER BY time ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+            sum(moved) OVER (PARTITION BY $parts.process, scraper ORDER BY time ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
                 AS stretch
         FROM
         (
@@ -25,12 +25,12 @@ FROM
                 *,
                 running + waiting = 0 OR growth > 0
                     OR totals != lagInFrame(totals, 1, -1.)
-                        OVER (PARTITION BY service, instance, scraper ORDER BY time ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
+                        OVER (PARTITION BY $parts.process, scraper ORDER BY time ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
                     AS moved
             FROM
             (
                 SELECT
-                    time, service, instance, scraper,
+                    time, $parts.process, scraper,
                     any(samples.engine) AS engine,
                     sumIf(value, name = 'running') AS running,
                     sumIf(value, name = 'waiting') AS waiting,
@@ -38,13 +38,13 @@ FROM
                     sumIf(value, kind = 'delta') AS growth
                 FROM samples
                 WHERE $parts.sampled AND name IN {names:Array(String)}
-                GROUP BY time, service, instance, scraper
+                GROUP BY time, $parts.process, scraper
                 HAVING countIf(kind = 'gauge') > 0 AND countIf(kind != 'gauge') > 0
             )
         )
     )
 )
-GROUP BY service, instance, scraper, stretch
+GROUP BY $parts.process, scraper, stretch
 HAVING last_ns - began_ns >= {least_ns:Int64} AND last_ns >= {start_ns:Int64}
 ORDER BY last_ns DESC
 LIMIT {limit:UInt32}

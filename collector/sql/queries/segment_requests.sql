@@ -3,7 +3,7 @@
 -- ascending nanoseconds and start with 0. A sampled request adds its weight; a sum of unknown numbers alone is NULL. `after_arrival` is
 -- of each process: the largest time from a segment's beginning, which its id tells, to the end of one of its requests; negative for most.
 SELECT
-    model, operation, engine, service, variant, tenant, slo_class, vantage, status, error_type,
+    model, operation, engine, service, process_tenant, variant, tenant, slo_class, vantage, status, error_type,
     $cell AS cell, $tenant_group AS tenant_group,
     roundDown(toInt64(ttft_ns) - 1, {ttft_edges:Array(Int64)}) AS ttft_over,
     -- toInt64 fails for a NULL that a view made of a division by 0: ClickHouse stores the infinity below it.

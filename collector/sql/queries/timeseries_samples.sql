@@ -34,7 +34,7 @@ FROM
         FROM
         (
             SELECT
-                service, instance, metric, ns, assumeNotNull(total) AS value, fails_before,
+                $parts.process, metric, ns, assumeNotNull(total) AS value, fails_before,
                 if(ns < {start_ns:Int64}, -1, intDiv(ns, {step_ns:Int64})) * {step_ns:Int64} AS own_bucket_ns,
                 least(ifNull(median_ns, 0), {before_ns:Int64}) AS interval_ns,
                 least(ns + least(intDiv(interval_ns * 5, 2), {before_ns:Int64}), fails_ns, {end_ns:Int64}) AS until_ns
@@ -42,7 +42,7 @@ FROM
             (
                 SELECT
                     *,
-                    quantileExactLow(0.5)(ns - before_ns) OVER (PARTITION BY service, instance, scraper, metric) AS median_ns
+                    quantileExactLow(0.5)(ns - before_ns) OVER (PARTITION BY $parts.process, scraper, metric) AS median_ns
                 FROM
                 (
                     SELECT
@@ -54,21 +54,21 @@ FROM
                     FROM
                     (
                         SELECT
-                            toUnixTimestamp64Nano(CAST(time, 'DateTime64(9)')) AS ns, service, instance, scraper,
+                            toUnixTimestamp64Nano(CAST(time, 'DateTime64(9)')) AS ns, $parts.process, scraper,
                             arrayJoin(if(name = 'up', ['kv_usage', 'running', 'waiting'], [toString(name)])) AS metric,
                             if(any(name) = 'up', NULL, if(metric = 'kv_usage', max(value), sum(value))) AS total
                         FROM samples
                         WHERE $parts.sampled AND (name IN ('kv_usage', 'running', 'waiting') OR (name = 'up' AND value = 0))
-                        GROUP BY time, service, instance, scraper, metric
+                        GROUP BY time, $parts.process, scraper, metric
                     )
-                    WINDOW moments AS (PARTITION BY service, instance, scraper, metric ORDER BY ns)
+                    WINDOW moments AS (PARTITION BY $parts.process, scraper, metric ORDER BY ns)
                 )
             )
             WHERE isNotNull(total)
         )
-        WINDOW moments AS (PARTITION BY service, instance, metric ORDER BY ns)
+        WINDOW moments AS (PARTITION BY $parts.process, metric ORDER BY ns)
     )
-    GROUP BY service, instance, metric, own_bucket_ns
+    GROUP BY $parts.process, metric, own_bucket_ns
 )
 WHERE holds.1 >= first_bucket_ns
 GROUP BY bucket_ns

@@ -14,7 +14,7 @@ FROM
     FROM steps
     WHERE $parts.started_in_window
       AND $process_filter
-    GROUP BY bucket_ns, service, instance
+    GROUP BY bucket_ns, $parts.process
 )
 GROUP BY bucket_ns
 ORDER BY bucket_ns

@@ -75,6 +75,7 @@ CREATE TABLE IF NOT EXISTS steps
     start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
     service           LowCardinality(String),
     instance          LowCardinality(String),
+    process_tenant    LowCardinality(String),
     variant           LowCardinality(String),
     step              Nullable(UInt64)        CODEC(Delta, ZSTD),   -- NULL, here and below: absent, or no count
     duration_ns       UInt64                  CODEC(T64, ZSTD),
@@ -108,6 +109,7 @@ CREATE TABLE IF NOT EXISTS kv_events
     start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
     service           LowCardinality(String),
     instance          LowCardinality(String),
+    process_tenant    LowCardinality(String),
     variant           LowCardinality(String),
     kind              LowCardinality(String),                   -- evict | offload | restore
     reason            LowCardinality(String),
@@ -136,6 +138,7 @@ CREATE TABLE IF NOT EXISTS cold_starts
     engine            LowCardinality(String),
     service           LowCardinality(String),
     instance          LowCardinality(String),
+    process_tenant    LowCardinality(String),
     variant           LowCardinality(String),
     model             LowCardinality(String),
     phase             LowCardinality(String),
@@ -160,6 +163,7 @@ CREATE TABLE IF NOT EXISTS open_requests
     engine            LowCardinality(String),
     service           LowCardinality(String),
     instance          LowCardinality(String),
+    process_tenant    LowCardinality(String),
     variant           LowCardinality(String),
     vantage           LowCardinality(String)  DEFAULT 'server',
     operation         LowCardinality(String),

@@ -6,6 +6,7 @@ CREATE TABLE IF NOT EXISTS samples
     name      LowCardinality(String),                               -- the common name; the engine's own if it has none
     service   LowCardinality(String),
     instance  LowCardinality(String),
+    process_tenant LowCardinality(String),
     engine    LowCardinality(String),                               -- the product; '' when its metrics do not tell
     scraper   LowCardinality(String),                               -- the collector that scraped it; '' when it was sent
     raw_name  LowCardinality(String),                               -- the engine's own name
@@ -38,6 +39,7 @@ SELECT
     metric.name AS name,
     resource['service.name'] AS service,
     resource['service.instance.id'] AS instance,
+    $process_tenant AS process_tenant,
     resource['tokentrail.engine'] AS engine,
     resource['tokentrail.scraper'] AS scraper,
     metric.description AS raw_name,

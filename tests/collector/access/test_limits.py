@@ -7,11 +7,11 @@ from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from starlette.testclient import TestClient
 
-from collector.access.limits import LimitedError, Limiter, TenantLimits
+from collector.access.limits import NAMES_OF_A_KEY, LimitedError, Limiter, TenantLimits
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
-from collector.signals import TRACES
+from collector.signals import SIGNALS, TRACES
 from collector.status import IngestStatus
 from tests.collector.test_otlp_http import PROTOBUF, WAIT_S, Receiver
 from tests.support.keys import access_to, add_key
@@ -212,6 +212,33 @@ def test_tokens_have_no_names():
     one = Limiter(TenantLimits(names=1))
     check_names(one, names_body("m1"))
     check_names(one, body.body())
+
+
+def test_a_tenants_key_has_a_limit_of_names_unless_another_is_set():
+    body = Request()
+    for n in range(NAMES_OF_A_KEY + 1):
+        body.span("chat", span=n + 1, attributes={"gen_ai.request.model": f"m{n}"})
+    with pytest.raises(LimitedError, match=f"'acme' has more than {NAMES_OF_A_KEY} models in an hour"):
+        Limiter().check_names("acme", body.body(), ExportTraceServiceRequest)
+    Limiter().check_names("", body.body(), ExportTraceServiceRequest)
+    Limiter(TenantLimits(names=0)).check_names("acme", body.body(), ExportTraceServiceRequest)
+
+
+@pytest.mark.parametrize("tail", [b"", b"\x23\x24"], ids=["plain", "with a field that OTLP does not have"])
+@pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.name)
+def test_names_of_resources_count_in_every_signal(limiter, signal, tail):
+    def body(service):
+        request = signal.request()
+        messages = getattr(request, request.DESCRIPTOR.fields_by_number[1].name)
+        for name in service:
+            messages.add().resource.attributes.add(key="service.name").value.string_value = name
+        return request.SerializeToString() + tail
+
+    one = limiter(names=2)
+    for names in ("a", "ab"):
+        one.check_names("acme", body(names), signal.request)
+    with pytest.raises(LimitedError, match="more than 2 services in an hour, among them 'c'"):
+        one.check_names("acme", body("bc"), signal.request)
 
 
 class TestReceivers:

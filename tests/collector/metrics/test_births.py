@@ -126,6 +126,60 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(arrive, clock, monke
     assert totals()["late"] == 1
 
 
+def test_a_tenant_with_thousands_of_services_leaves_room_for_others(arrive, rows, scrape, live, monkeypatch):
+    for sets in (live.counters._label_sets, live.counters._processes):
+        monkeypatch.setattr(sets, "limit", 6)
+
+    def send(tenant, services):
+        """Requests and cold starts, each of a service with its own process."""
+        processes = [{"service": service, "process_tenant": tenant} for service in services]
+        segment = arrive(*({"tenant": tenant, **process} for process in processes))
+        for process in processes:
+            rows.cold_start(start=NOW - SECOND, duration=SECOND, segment=segment, **process)
+
+    def exposed(metric):
+        """The services by tenant."""
+        named = [dict(label.split("=", 1) for label in labels) for (name, *labels) in scrape() if name == metric]
+        found = defaultdict(set)
+        for labels in named:
+            found[labels.get("process_tenant", "")].add(labels["service_name"])
+        return found
+
+    send("acme", [f"s{n}" for n in range(20)])
+    send("bolt", ["b1", "b2"])
+    send("", ["e1"])
+    send("acme", ["new"])
+    send("", ["e2"])
+    for metric in ("tokentrail_requests_total", "tokentrail_cold_starts_total"):
+        found = exposed(metric)
+        assert (found["bolt"], found[""], len(found["acme"]), found["other"]) == (
+            {"b1", "b2"},
+            {"e1", "e2"},
+            2,
+            {"other"},
+        )
+    send("bolt", ["b3", "b4"])
+    send("acme", ["newer"])
+    assert exposed("tokentrail_cold_starts_total")["bolt"] == {"b1", "b2"}, "acme has no more than bolt"
+    send("", [f"e{n}" for n in range(3, 9)])
+    send("bolt", ["b5"])
+    found = exposed("tokentrail_requests_total")
+    assert found.keys() == {"", "other"}, "no tenant takes a place of those without one"
+    assert found[""] > {"e1", "e2"}
+    assert len(found[""]) == 6
+
+
+def test_what_has_lost_its_place_to_another_was_unused_for_the_longest_time():
+    sets = LabelSets(("service_name", metrics.PROCESS_TENANT), 3, gone=(gone := []).append)
+    for at, service in ((1, "a"), (2, "b"), (3, "c"), (4, "a"), (5, "d")):
+        sets.admit((service, "acme"), at)
+    assert sets.admit(("x", "bolt"), 6) == ("x", "bolt")
+    assert gone == [("b", "acme")]
+    assert sets.admit(("y", "bolt"), 7) == ("other", "other")
+    assert sets.admit(("y" * 1025, ""), 8) == ("other", "other")
+    assert gone == [("b", "acme")]
+
+
 @pytest.mark.parametrize(
     ("idle_since", "unused_since", "gone"), [(9, 0, 1), (1, 0, 1), (0, 0, 0), (0, 3, 3), (9, 3, 3)]
 )
@@ -170,10 +224,54 @@ def test_a_long_name_is_in_no_label(arrive, rows, scrape):
 
 
 def test_reasons_of_evictions_beyond_a_limit_count_as_other(live):
-    row = {"service": "s", "instance": "i", "n": 1, "evicted": 2, "last_ns": NOW}
+    row = {"service": "s", "instance": "i", "process_tenant": "", "n": 1, "evicted": 2, "last_ns": NOW}
     live.counters._add_kv_events([row | {"reason": f"reason {n}"} for n in range(60)])
     counted = live.counters._series.counters[metrics.KV_EVICTED]
-    assert (len(counted), counted["s", "i", "preemption"], counted["s", "i", "other"]) == (51, 0, 22)
+    assert (len(counted), counted["s", "i", "", "preemption"], counted["s", "i", "", "other"]) == (51, 0, 22)
+
+
+def test_reasons_and_errors_of_one_tenant_leave_room_for_those_of_others(arrive, rows, scrape):
+    many = [f"{n:02}" for n in range(60)]
+    segment = arrive(*({"status": "error", "error_type": one, "process_tenant": "acme"} for one in many),
+                     {"status": "error", "error_type": "own", "process_tenant": "bolt"})  # fmt: skip
+    for owner, reasons in (("acme", many), ("bolt", ["own"])):
+        for reason in reasons:
+            rows.kv_event(start=NOW - SECOND, segment=segment, reason=reason, process_tenant=owner)
+    found = scrape()
+    own = {
+        name
+        for name, *labels in found
+        if {"error_type=own", "reason=own"} & {*labels} and "process_tenant=bolt" in labels
+    }
+    assert own > {"gen_ai_server_request_duration_seconds_count", "tokentrail_kv_evicted_blocks_total"}
+
+
+def test_labels_have_no_line_breaks_escapes_or_marks_that_turn_the_direction(arrive, rows, scrape, live):
+    bad = "a\nb\x1b[31m\u202ec\u200bd\U000e0041"
+    shown = "a\ufffdb\ufffd[31m\ufffdc\ufffdd\ufffd"
+    names = dict.fromkeys(("service", "instance", "model", "tenant", "variant", "process_tenant"), bad)
+    segment = arrive({**names, "status": "error", "error_type": bad, "ended": NOW + 9 * SECOND}, {"tenant": bad})
+    process = dict.fromkeys(("service", "instance", "process_tenant"), bad)
+    rows.kv_event(start=NOW - SECOND, segment=segment, reason=bad, **process)
+    rows.step(start=NOW - SECOND, **process)
+    at = {"time": (NOW - SECOND) // 10**6, "name": "running", "kind": "gauge", "value": 1.0}
+    rows.insert("samples", [at | process | {"engine": bad}])
+    live.on_samples("segment")
+    found = scrape()
+    with_names = {key[0] for key in found if any(label.endswith(f"={shown}") for label in key[1:])}
+    assert with_names >= {
+        "tokentrail_requests_total", "gen_ai_server_request_duration_seconds_count", "tokentrail_requests_running",
+        "tokentrail_kv_evicted_blocks_total", "tokentrail_engine_requests_running", "tokentrail_clock_ahead_seconds",
+    }  # fmt: skip
+    assert [label for key in found for label in key if not label.isprintable()] == []
+    assert found["tokentrail_collector_processes_under_other",] == 0
+    assert found["tokentrail_collector_label_overflow_total", "kind=requests"] == 0
+
+
+def test_names_that_look_alike_as_labels_count_together(arrive, scrape):
+    arrive({"model": "a\nb"}, {"model": "a\tb"})
+    counted = [n for key, n in scrape().items() if key[0] == "tokentrail_requests_total" and "status=ok" in key]
+    assert counted == [2]
 
 
 def test_tenants_beyond_the_limit_of_an_slo_are_counted(rows, arrive, clock):

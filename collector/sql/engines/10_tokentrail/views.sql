@@ -74,7 +74,7 @@ SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
     if(resource['tokentrail.engine'] = '', 'tokentrail', resource['tokentrail.engine']) AS engine,
-    service, instance, variant,
+    service, instance, $process_tenant AS process_tenant, variant,
     if(kind = 3, 'client', 'server') AS vantage,
     text['gen_ai.operation.name'] AS operation,
     if(text['gen_ai.request.model'] != '', text['gen_ai.request.model'], text['gen_ai.response.model']) AS model,
@@ -129,7 +129,7 @@ SELECT
     toFixedString(if(ended, toString(tokentrail_spans.span_id), parent_span_id), 8) AS span_id,
     text['gen_ai.response.id'] AS request_id,
     if(resource['tokentrail.engine'] = '', 'tokentrail', resource['tokentrail.engine']) AS engine,
-    service, instance, variant,
+    service, instance, $process_tenant AS process_tenant, variant,
     if(kind = 3, 'client', 'server') AS vantage,
     text['gen_ai.operation.name'] AS operation,
     text['gen_ai.request.model'] AS model,
@@ -159,7 +159,7 @@ WHERE claim = 'tokentrail.phase';
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_steps TO steps AS
 WITH $reported AS reported, $counted AS counted
 SELECT
-    start, service, instance, variant,
+    start, service, instance, $process_tenant AS process_tenant, variant,
     accurateCastOrNull(reported('tokentrail.step'), 'UInt64') AS step,
     duration_ns,
     counted('tokentrail.step.prefill_tokens') AS prefill_tokens,
@@ -192,7 +192,7 @@ SELECT * FROM tokentrail_spans WHERE startsWith(claim, 'tokentrail.kv.') OR clai
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_kv_events TO kv_events AS
 WITH $reported AS reported, $counted AS counted
 SELECT
-    start, service, instance, variant,
+    start, service, instance, $process_tenant AS process_tenant, variant,
     substring(name, length('tokentrail.kv.') + 1) AS kind,
     text['tokentrail.kv.reason'] AS reason,
     counted('tokentrail.kv.blocks') AS blocks,
@@ -210,7 +210,7 @@ CREATE OR REPLACE MATERIALIZED VIEW tokentrail_cold_starts TO cold_starts AS
 SELECT
     start, duration_ns, trace_id, span_id, parent_span_id,
     if(resource['tokentrail.engine'] = '', 'tokentrail', resource['tokentrail.engine']) AS engine,
-    service, instance, variant,
+    service, instance, $process_tenant AS process_tenant, variant,
     text['gen_ai.request.model'] AS model,
     substring(name, length('tokentrail.cold_start.') + 1) AS phase,
     if(status_code = 2, 'error', 'ok') AS status,

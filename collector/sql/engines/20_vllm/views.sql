@@ -25,7 +25,7 @@ SELECT
     start, trace_id, span_id, parent_span_id,
     text['gen_ai.request.id'] AS request_id,
     'vllm' AS engine,
-    service, instance, variant,
+    service, instance, $process_tenant AS process_tenant, variant,
     'server' AS vantage,
     text['gen_ai.operation.name'] AS operation,
     multiIf(text['gen_ai.response.model'] != '', text['gen_ai.response.model'],
@@ -86,7 +86,7 @@ CREATE OR REPLACE MATERIALIZED VIEW vllm_cold_starts TO cold_starts AS
 SELECT
     start, duration_ns, trace_id, span_id, parent_span_id,
     'vllm' AS engine,
-    service, instance, variant,
+    service, instance, $process_tenant AS process_tenant, variant,
     if(startsWith(service, 'unknown_service'), '', service) AS model,
     if(name = 'Overall Loading', '', trim(BOTH '_' FROM replaceRegexpAll(lower(name), '[^a-z0-9]+', '_'))) AS phase,
     if(status_code = 2, 'error', 'ok') AS status,
@@ -140,7 +140,7 @@ SELECT * FROM joined_spans WHERE claim = 'vllm_disaggregated.request';
 CREATE OR REPLACE MATERIALIZED VIEW vllm_disaggregated_requests TO vllm_spans AS
 SELECT
     'vllm.request' AS claim,
-    map('tokentrail.tenant', tenant) AS resource,
+    map('tokentrail.tenant', text['process_tenant']) AS resource,
     service, instance, variant, trace_id, span_id, parent_span_id, text, status_code, status_message,
     arrival AS start,
     until_end AS duration_ns,

@@ -67,7 +67,7 @@ SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.request.id'] AS request_id,
     'sglang' AS engine,
-    service, instance, variant,
+    service, instance, text['process_tenant'] AS process_tenant, variant,
     'server' AS vantage,
     text['gen_ai.response.model'] AS model,
     tenant,

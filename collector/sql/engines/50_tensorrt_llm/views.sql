@@ -71,7 +71,7 @@ SELECT
     start, trace_id, span_id, parent_span_id,
     ifNull(toString(counted('gen_ai.request.id')), text['gen_ai.request.id']) AS request_id,
     'tensorrt_llm' AS engine,
-    service, instance, variant,
+    service, instance, text['process_tenant'] AS process_tenant, variant,
     'server' AS vantage,
     if(text['gen_ai.response.model'] != '', text['gen_ai.response.model'], if(startsWith(service, 'unknown_service'), '', service)) AS model,
     tenant,

@@ -18,7 +18,7 @@ SELECT
     start + toIntervalNanosecond(e2e) AS end,
     start, trace_id, span_id, parent_span_id,
     'tgi' AS engine,
-    service, instance, variant,
+    service, instance, $process_tenant AS process_tenant, variant,
     'server' AS vantage,
     multiIf(startsWith(name, 'chat'), 'chat', startsWith(name, 'completions') OR startsWith(name, 'generate'), 'text_completion', '') AS operation,
     if(startsWith(service, 'unknown_service'), '', service) AS model,

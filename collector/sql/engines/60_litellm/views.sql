@@ -46,7 +46,7 @@ SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
     'litellm' AS engine,
-    service, instance, variant,
+    service, instance, $process_tenant AS process_tenant, variant,
     'client' AS vantage,
     multiIf(claim = 'litellm.refused', if(endsWith(text['http.route'], '/completions')
                 AND NOT endsWith(text['http.route'], '/chat/completions'), 'text_completion', 'chat'),

@@ -48,7 +48,7 @@ SELECT
     end, start, trace_id, span_id, parent_span_id,
     cut(JSONExtractString(text['output.value'], 'id')) AS request_id,
     'openinference' AS engine,
-    service, instance, variant,
+    service, instance, $process_tenant AS process_tenant, variant,
     'client' AS vantage,
     if(of_openai_client AND name = 'Completion', 'text_completion', 'chat') AS operation,
     if(text['llm.model_name'] != '', text['llm.model_name'], cut(JSONExtractString(parameters, 'model'))) AS model,

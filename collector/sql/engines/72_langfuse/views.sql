@@ -42,7 +42,7 @@ WITH
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     'langfuse' AS engine,
-    service, instance, variant,
+    service, instance, $process_tenant AS process_tenant, variant,
     'client' AS vantage,
     kind_of_call AS operation,
     text['langfuse.observation.model.name'] AS model,

@@ -25,7 +25,7 @@ SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
     'traceloop' AS engine,
-    service, instance, variant,
+    service, instance, $process_tenant AS process_tenant, variant,
     'client' AS vantage,
     text['gen_ai.operation.name'] AS operation,
     if(text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,

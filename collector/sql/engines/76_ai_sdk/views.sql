@@ -44,7 +44,7 @@ SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
     'ai_sdk' AS engine,
-    service, instance, variant,
+    service, instance, $process_tenant AS process_tenant, variant,
     'client' AS vantage,
     'chat' AS operation,
     multiIf(text['gen_ai.response.model'] != '', text['gen_ai.response.model'],

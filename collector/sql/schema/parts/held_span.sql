@@ -1,6 +1,7 @@
 -- A span as it is held: without the attributes that say where in the engine's code it was made, or what was asked and answered.
 claim, trace_id, span_id, parent_span_id, service, instance, variant, $tenant AS tenant, start, end, duration_ns,
 mapConcat(
+    map('process_tenant', $process_tenant),
     mapFilter((key, value) -> value != '' AND NOT match(key, '^(code|thread)[.]|$content_keys'), text),
     if($finish_reason != '', map('finish_reason', $finish_reason), map())) AS text,
 mapFilter((key, value) -> NOT isNaN(value) AND NOT match(key, '^(code|thread)[.]'), number) AS number,

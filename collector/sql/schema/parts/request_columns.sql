@@ -8,6 +8,7 @@ request_id        String,
 engine            LowCardinality(String),                   -- the product that sent the spans: tokentrail, vllm, …
 service           LowCardinality(String),
 instance          LowCardinality(String),
+process_tenant    LowCardinality(String),                   -- the tenant that the process's resource names, which is that of its key; '': for all
 variant           LowCardinality(String),
 vantage           LowCardinality(String),                   -- server | client
 operation         LowCardinality(String),
