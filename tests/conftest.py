@@ -74,6 +74,7 @@ SLOW = (
     "deploy",
     "collector/access/test_exposed.py",
     "collector/access/test_forged_processes.py",
+    "collector/access/test_hostile_tenants.py",
     "alerts/test_prometheus.py",
     "collector/test_outages_live.py",
     "collector/test_signals.py",

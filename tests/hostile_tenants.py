@@ -1,0 +1,236 @@
+"""`python -m tests.hostile_tenants --minutes 10`: two hostile tenants beside a good one, at real collectors with keys.
+
+The good tenant sends the same bytes to two collectors. At one it is alone. At the other, a tenant forges all of its
+engine processes and fails requests under its names, and another one floods it with names. One Prometheus evaluates the
+shipped rules and packs for both. The run fails when an alert, an incident or a number of the good tenant differs.
+"""
+
+import argparse
+import json
+import math
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+import yaml
+
+from alerts.engine_packs import packs
+from alerts.generate import generate
+from collector.slo.model import load_slos
+from tests.alerts.test_prometheus import free_port
+from tests.collector.metrics.scraped import OPENMETRICS, samples_of
+from tests.hostile_traffic import GOOD, Flood, Forger, GoodTenant
+from tests.support.collector import PROTOBUF, Collector
+from tests.support.keys import add_key
+
+SLOS = """
+slos:
+  - {name: each, objective: "0.9", window: 7d, group_by: [tenant], thresholds: {ttft: 500ms, e2e: 10s}}
+  - {name: good, objective: "0.99", window: 7d, select: {tenant: [bolt]}, thresholds: {e2e: 10s}}
+"""
+LOST_AFTER_S = 15
+TICK_S = 1.0
+CLOSE_S = 20
+"""Two collectors give a request up, and Prometheus sees it, at moments that differ by so much at most."""
+QUERIES = (
+    "summary", "goodput?ttft=500ms", "slos", "incidents", "requests?limit=1000", "requests?limit=1000&status=lost",
+    "requests?limit=1000&status=in_flight", "timeseries?metric=ttft&step=10s", "timeseries?metric=requests&step=10s",
+)  # fmt: skip
+"""What the good tenant asks with a key of its own."""
+OF_PROCESSES = {"kv": "engines", "engines": "engines", "cold_starts": "cold_starts", "samples": "processes",
+                "samples/latencies": "latencies", "incidents": "incidents"}  # fmt: skip
+"""What an admin asks, and the list in which the good tenant's processes are."""
+OF_THE_MOMENT = re.compile(r"_(created|timestamp_seconds)$|^tokentrail_slo_(attainment|budget|burn|exhaustion)")
+"""Metrics that depend on when a collector looked: the API answers for the same moment."""
+
+
+class Side:
+    """A collector with keys for all three tenants."""
+
+    def __init__(self, folder, cluster):
+        slos = folder / "slos.yaml"
+        slos.write_text(SLOS)
+        self.cluster, keys = cluster, folder / cluster / "keys.json"
+        flags = ["--slos", str(slos), "--lost-after-s", str(LOST_AFTER_S), "--metrics-without-key", "true"]
+        self.collector = Collector(folder / cluster, *flags)
+        self.senders = {tenant: add_key(keys, "ingest", tenant) for tenant in (GOOD, "acme", "mallory")}
+        self.good, self.admin = add_key(keys, "read", GOOD), add_key(keys, "admin")
+
+    def send(self, tenant, bodies):
+        """Post bodies by signal; the statuses."""
+        headers = PROTOBUF | self.senders[tenant]
+        urls = {signal: f"{self.collector.urls['otlp-http']}{signal.http_path}" for signal, _ in bodies}
+        return {self.collector.http.post(urls[s], content=body, headers=headers).status_code for s, body in bodies}
+
+    def ask(self, path, headers):
+        answer = self.collector.http.get(f"{self.collector.urls['api']}/api/v1/{path}", headers=headers)
+        assert answer.status_code == 200, (path, answer.text)
+        return answer.json()
+
+    def exposed(self):
+        """Values by metric and labels of the good tenant, without those that depend on the moment."""
+        found = samples_of(self.collector.http.get(f"{self.collector.urls['api']}/metrics", headers=OPENMETRICS))
+        mine = {f"process_tenant={GOOD}", f"tenant={GOOD}"}
+        return {key: n for key, n in found.items() if mine & {*key} and not OF_THE_MOMENT.search(key[0])}
+
+    def is_settled(self, end_s):
+        """All that came until then is stored, and /metrics was read from the store since."""
+        found = samples_of(self.collector.http.get(f"{self.collector.urls['api']}/metrics", headers=OPENMETRICS))
+        state, heard = (found[f"tokentrail_collector_{name}_timestamp_seconds",] for name in ("state", "heard_until"))
+        return min(state, heard) > end_s and not found["tokentrail_collector_wal_segments",]
+
+    def answers(self, times):
+        """What the good tenant, and an admin about it, is answered for the same times at every collector."""
+        given = {path: self.ask(f"{path}{'&' if '?' in path else '?'}{times}", self.good) for path in QUERIES}
+        found = {path: _without_moments(answer) for path, answer in given.items()}
+        for path, name in OF_PROCESSES.items():
+            rows = self.ask(f"{path}?{times}", self.admin)[name]
+            found[f"admin: {path}"] = _without_moments([row for row in rows if row["process_tenant"] == GOOD])
+        return found
+
+
+def _without_moments(answer):
+    """An answer without the moments at which a collector gave requests up: an incident has ended, or it has not."""
+    if isinstance(answer, list):
+        return [_without_moments(one) for one in answer]
+    if not isinstance(answer, dict):
+        return answer
+    if "burn" in answer:  # a burn rate counts what arrives, and a busy machine takes it later
+        answer = answer | {"burn": None}
+    if "cause" in answer and "firing" in answer:
+        # The lists of requests begin when they were given up.
+        lists = [(one["total"], one["parameters"].get("status")) for one in answer["requests"]]
+        answer = answer | {"end": answer["end"] is not None, "requests": lists}
+    return {name: _without_moments(value) for name, value in answer.items()}
+
+
+class Prometheus:
+    """Evaluates the shipped rules and packs for each side, which is a cluster."""
+
+    def __init__(self, folder, sides):
+        rules = generate(load_slos(folder / "slos.yaml")) | {f"pack-{name}.yml": text for name, text in packs().items()}
+        for name, text in rules.items():
+            (folder / name).write_text(re.sub(r"\n  interval: .*", "", text))
+        targets = [
+            {"targets": [side.collector.urls["api"].removeprefix("http://")], "labels": {"cluster": side.cluster}}
+            for side in sides
+        ]
+        scrapes = {"job_name": "tokentrail-collector", "honor_labels": True, "static_configs": targets}
+        config = {
+            "global": {"scrape_interval": "2s", "evaluation_interval": "2s"},
+            "rule_files": [str(folder / name) for name in rules],
+            "scrape_configs": [scrapes],
+        }
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        port = free_port()
+        flags = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb"]
+        with (folder / "prometheus.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                ["prometheus", *flags, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log
+            )
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False)
+
+    def fired(self, cluster, since_s):
+        """The alerts about the good tenant that fired, each with its labels and the time from which on it did."""
+        times = {"start": since_s, "end": time.time(), "step": "2s"}
+        query = f'ALERTS{{alertstate="firing", cluster="{cluster}"}}'
+        result = self._http.get("/query_range", params={"query": query, **times}).raise_for_status().json()
+        found = {}
+        for series in result["data"]["result"]:
+            labels = {name: value for name, value in series["metric"].items() if name != "cluster"}
+            if GOOD in (labels.get("process_tenant"), labels.get("tenant")):
+                found[json.dumps(labels, sort_keys=True)] = series["values"][0][0]
+        return found
+
+    def stop(self):
+        self._process.terminate()
+        self._process.wait(120)
+
+
+def run(seconds, folder, *, rules=True):
+    """Send for so long; what differs, and a summary of what was compared. Without `rules`, alerts are not."""
+    sides = [Side(folder, "alone"), Side(folder, "beside")]
+    good, forger, flood = GoodTenant(), Forger(), Flood()
+    statuses, prometheus = {}, None
+    try:
+        for side in sides:
+            side.collector.start()
+        if rules:
+            prometheus = Prometheus(folder, sides)
+        began_s = time.time()
+        while (now_s := time.time()) < began_s + seconds:
+            bodies = good.bodies(now_s - began_s)
+            for side in sides:
+                assert side.send(GOOD, bodies) == {200}
+            for tenant, hostile in (("acme", forger), ("mallory", flood)):
+                for status in sides[1].send(tenant, hostile.bodies(now_s - began_s)):
+                    statuses[tenant, status] = statuses.get((tenant, status), 0) + 1
+            time.sleep(max(0.0, TICK_S - (time.time() - now_s)))
+        end_s = time.time()
+        times = f"start={int(began_s) - 60}&end={end_s:.3f}"
+        for side in sides:
+            side.collector.wait_until(lambda side=side: side.is_settled(end_s))
+        seen = [side.answers(times) for side in sides]
+        differences = [
+            f"{path}: {_first_difference(*pair)}" for path in seen[0] if differ(pair := [s[path] for s in seen])
+        ]
+        exposed = [side.exposed() for side in sides]
+        differences += [
+            f"/metrics {key}: {exposed[0].get(key)} alone, {exposed[1].get(key)} beside"
+            for key in sorted(exposed[0].keys() | exposed[1].keys())
+            if not math.isclose(exposed[0].get(key, math.inf), exposed[1].get(key, math.inf), rel_tol=1e-9)
+        ]
+        if prometheus:
+            time.sleep(CLOSE_S)
+        fired = [prometheus.fired(side.cluster, began_s) if prometheus else {} for side in sides]
+        differences += [
+            f"alert {labels}: since {fired[0].get(labels)} alone, since {fired[1].get(labels)} beside"
+            for labels in sorted(fired[0].keys() | fired[1].keys())
+            if abs(fired[0].get(labels, 0) - fired[1].get(labels, 0)) > CLOSE_S
+        ]
+        return differences, {
+            "answers": len(seen[0]), "series": len(exposed[0]), "hostile payloads": statuses,
+            "requests": seen[0]["summary"]["requests"]["total"],
+            "incidents": sorted({one["cause"] for one in seen[0]["admin: incidents"]}),
+            "alerts": sorted({json.loads(labels)["alertname"] for labels in fired[0]}) if prometheus else None,
+        }  # fmt: skip
+    finally:
+        if prometheus:
+            prometheus.stop()
+        for side in sides:
+            if side.collector.process and side.collector.process.poll() is None:
+                side.collector.stop()
+
+
+def differ(pair):
+    return pair[0] != pair[1]
+
+
+def _first_difference(one, other, path=""):
+    """The place and the two values of the first difference of two JSON documents."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        name = next(name for name in one if one[name] != other[name])
+        return _first_difference(one[name], other[name], f"{path}.{name}")
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        place = next(place for place, pair in enumerate(zip(one, other, strict=True)) if differ(pair))
+        return _first_difference(one[place], other[place], f"{path}[{place}]")
+    return f"{path or 'all'}: {str(one)[:300]} alone, {str(other)[:300]} beside"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        differences, compared = run(given.minutes * 60, Path(folder))
+    print(compared)
+    print("\n".join(differences) or "nothing differs")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
