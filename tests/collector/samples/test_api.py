@@ -367,8 +367,8 @@ def test_a_target_that_answers_and_tells_nothing_known_is_not_lost(scrapes, api,
     assert shown == {"i:1": (True, "no_metrics", {}), "w": (True, "no_metrics", {})}
     assert [(e["service"], e["last_seen"]) for e in api("engines")["engines"]] == [("chat", "2026-11-21T09:58:35Z")]
     assert {name: value for name, value in exposed().items() if "engine_up" in name} == {
-        'tokentrail_engine_up{engine="vllm",instance="i:1",service="chat"}': 1,
-        'tokentrail_engine_up{engine="",instance="w",service="website"}': 1,
+        'tokentrail_engine_up{engine="vllm",instance="i:1",process_tenant="",service="chat"}': 1,
+        'tokentrail_engine_up{engine="",instance="w",process_tenant="",service="website"}': 1,
     }
 
 
