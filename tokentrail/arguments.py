@@ -100,6 +100,27 @@ def count(value: object, name: str, misuse: Misuse, *, most: int = 2**63 - 1) ->
     return None
 
 
+Usage = tuple[int | None, int | None, int | None, int | None, int | None]
+"""Input, output, cached, cache-creation and reasoning tokens."""
+
+
+def usage(given: tuple[object, ...], started: int | None, misuse: Misuse) -> Usage:
+    """The five counts of a request's end; `started` are the input tokens that its start gave.
+
+    A part that is more than its whole contradicts it and is left out: cached tokens and those written to the cache are
+    parts of the input tokens, reasoning tokens of the output tokens.
+    """
+    names = ("input_tokens", "output_tokens", "cached_tokens", "cache_creation_tokens", "reasoning_tokens")
+    inputs, outputs, *parts = (count(value, name, misuse) for value, name in zip(given, names, strict=True))
+    wholes = (started if inputs is None else inputs,) * 2 + (outputs,)
+    for i, (part, whole) in enumerate(zip(parts, wholes, strict=True)):
+        if part is not None and whole is not None and part > whole:
+            misuse(f"{names[i + 2]} that are more than {names[i // 2]}", part)
+            parts[i] = None
+    cached, created, reasoning = parts
+    return inputs, outputs, cached, created, reasoning
+
+
 def status(value: Status, misuse: Misuse) -> Status:
     """A status; ERROR for one that is unknown, since it may not count as a success."""
     if type(value) is Status:

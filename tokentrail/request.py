@@ -129,8 +129,10 @@ class RequestTrail(Recipient):
         last token, so that E2E, the sum of the phases and the sum of the token spans are one number.
 
         An `error_type` makes the status an error. `finish_reasons` holds one reason for each choice of a request with
-        several, `finish_reason` the only one. `output_tokens` overrides the number of recorded tokens. An argument that
-        cannot be used is left out, logged and counted in `Trail.stats.errors`; an unknown status is an error.
+        several, `finish_reason` the only one. `output_tokens` overrides the number of recorded tokens. Tokens that are
+        cached or written to the cache are parts of the input tokens, and reasoning tokens of the output tokens: a part
+        that is more than its whole cannot be used. An argument that cannot be used is left out, logged and counted in
+        `Trail.stats.errors`; an unknown status is an error.
         """
         if self.ended is not None:
             return
@@ -139,12 +141,10 @@ class RequestTrail(Recipient):
         known = arguments.status(status, misuse)
         counts: _Counts = _NO_COUNTS
         if not (input_tokens is output_tokens is cached_tokens is cache_creation_tokens is reasoning_tokens is None):
-            counts = (
-                arguments.count(input_tokens, "input_tokens", misuse),
-                arguments.count(output_tokens, "output_tokens", misuse),
-                arguments.count(cached_tokens, "cached_tokens", misuse),
-                arguments.count(cache_creation_tokens, "cache_creation_tokens", misuse),
-                arguments.count(reasoning_tokens, "reasoning_tokens", misuse),
+            counts = arguments.usage(
+                (input_tokens, output_tokens, cached_tokens, cache_creation_tokens, reasoning_tokens),
+                self.started.input_tokens,
+                misuse,
             )
         error_type = arguments.word(error_type)
         failed = known is _ERROR or (bool(error_type) and known is _OK)

@@ -1,5 +1,7 @@
 """The calls of one request: its span, and the arguments that cannot be used."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -60,6 +62,34 @@ def test_a_count_that_is_none_costs_itself_alone(tolerant, argument, key, bad):
     assert without.get(key) == (0 if argument == "output_tokens" else None)
     assert given[key] == 7
     assert tolerant.stats.errors == 1
+
+
+PARTS = [
+    ("cached_tokens", "input_tokens", semconv.CACHED_TOKENS),
+    ("cache_creation_tokens", "input_tokens", semconv.CACHE_CREATION_TOKENS),
+    ("reasoning_tokens", "output_tokens", semconv.REASONING_TOKENS),
+]
+
+
+@pytest.mark.parametrize(("part", "whole", "key"), PARTS)
+def test_a_part_that_is_more_than_its_whole_is_refused_by_name(tolerant, caplog, part, whole, key):
+    for n in (6, 7, 8):
+        start(tolerant, input_tokens=None).end(T0 + MS, **{whole: 7, part: n})
+    start(tolerant, input_tokens=None).end(T0 + MS, **{part: 8})
+    found = [(span.attributes[semconv.OUTPUT_TOKENS], span.attributes.get(key)) for span in tolerant.spans("chat m")]
+    output = 7 if whole == "output_tokens" else 0
+    assert Counter(found) == Counter([(output, 6), (output, 7), (output, None), (0, 8)])
+    assert tolerant.stats.errors == 1
+    assert f"{part} that are more than {whole}: 8" in caplog.text
+
+
+def test_cached_tokens_are_a_part_of_the_input_that_the_start_gave(tolerant):
+    for n in (5, 6):
+        start(tolerant, input_tokens=5).end(T0 + MS, cached_tokens=n)
+    start(tolerant, input_tokens=5).end(T0 + MS, input_tokens=6, cached_tokens=6)
+    ends = [span.attributes for span in tolerant.spans("chat m")]
+    found = [(end[semconv.INPUT_TOKENS], end.get(semconv.CACHED_TOKENS)) for end in ends]
+    assert Counter(found) == Counter([(5, 5), (5, None), (6, 6)])
 
 
 def test_a_start_keeps_what_is_good(tolerant, caplog):
