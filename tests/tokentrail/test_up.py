@@ -75,6 +75,7 @@ def test_the_slo_file_is_remembered_until_another_is_named(started, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     named = [None, first.relative_to(tmp_path), None, second, None, None]
     assert [started(home, slos)[1] for slos in named] == [SHIPPED, first, first, second, second, second]
+    assert started(home, home / "up-slos.yaml")[1] == second, "its own note of it"
     (home / "slos.yaml").touch()  # of a demo
     assert started(home)[1] == second
 
