@@ -141,6 +141,17 @@ def test_tokens_before_their_request_and_without_one(s):
     assert requests_of(s) == [1, 2]
 
 
+def test_one_token_with_an_index_that_no_answer_has_is_found_again(s):
+    odd = [2**24 + 1]
+    write(s, [tokens(ALL, parent=1), tokens(odd, parent=9)], [tokens(ALL, parent=2), tokens(odd, parent=9)])
+    assert stored(s) == sorted(ALL * 2) + odd
+
+
+def test_a_few_that_come_twice_in_one_segment_are_stored_once(s):
+    write(s, [tokens(ALL[:5]), tokens(ALL[3:7])], [chats(9, request=tokens(ALL[5:9])), tokens(ALL[6:10])])
+    assert stored(s) == ALL[:10]
+
+
 def test_a_restart_forgets_nothing(s, setup):
     """The next process asks the store for what was stored before it."""
     long = [*range(9000)]
