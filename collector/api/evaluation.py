@@ -93,7 +93,7 @@ def count(
 
     everything = np.ones(len(n), bool)
     ended, totals = summed(everything)
-    band = len(moments) - 1 if covered.seconds else 0  # the oldest one is complete
+    band = len(moments) - 1  # the oldest one is complete, or there are no rates
     of_covered = (ended, totals) if band == 1 else summed(np.array(columns["band"], np.int64) == band)
     ended |= {f"{name}_variance": (variance * getattr(outcomes, name)).sum().item() for name in WITH_VARIANCE}
     if len(promises) == 1:

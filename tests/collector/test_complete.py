@@ -111,3 +111,11 @@ def test_a_request_that_is_bad_before_it_ends_is_in_the_last_bucket_that_is_comp
 def test_an_empty_log_is_complete_but_for_what_senders_collect(api, waiting, traffic):
     waiting[0] = None
     assert api("summary")["window"]["complete_until"] == "2026-11-21T09:59:58Z"
+
+
+@pytest.mark.parametrize("metric", ["attainment", "goodput"])
+def test_a_request_that_was_lost_behind_it_makes_no_point_yet(metric, api, rows, traffic):
+    rows.open(start=NOW - 90 * SECOND, seen=NOW - 36_500_000_000)
+    assert api("summary")["requests"]["lost"] == 1
+    points = api("timeseries", metric=metric, step="1s", start="-10s")["points"]
+    assert [point["t"][-4:] for point in points] == [":50Z", ":51Z", ":52Z"]

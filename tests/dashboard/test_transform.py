@@ -394,3 +394,9 @@ def test_prefills_are_looked_for_until_the_last_token_whose_time_is_known():
 def test_the_first_token_of_a_second_answer_is_no_wait_between_tokens():
     answers = [token(0, 0.3, 0.3), token(1, 0.5, 0.2), token(0, 0.9, 0.9), token(1, 1.0, 0.1)]
     assert [wait["wait_s"] for wait in longest_waits(answers, PHASES, [])] == [0.2, 0.1]
+
+
+@pytest.mark.parametrize(("until", "shaded"), [("30", [("2026-11-21T10:00:30", "2026-11-21T10:00:40")]), ("40", [])])
+def test_the_end_of_which_requests_may_be_on_their_way_is_shaded(until, shaded):
+    chart = charts.Chart(WINDOW | {"complete_until": f"2026-11-21T10:00:{until}Z"}, UTC).to_dict()
+    assert [(shape["x0"], shape["x1"]) for shape in chart["layout"]["shapes"]] == shaded
