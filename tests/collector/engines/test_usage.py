@@ -125,12 +125,12 @@ def test_openlit_tells_ttft_in_seconds_and_its_own_key_of_reasoning(module_store
     key = "gen_ai.server.time_to_first_token"
     stream = {"gen_ai.request.stream": True, "gen_ai.response.finish_reasons": ["stop"], semconv.OUTPUT_TOKENS: 5}
     said = [stream | {key: 0.3}, stream | {key: 0.0}, stream | {key: 300}, stream]
-    whole = stream | {"gen_ai.request.stream": False, "gen_ai.usage.reasoning_tokens": 2, key: 0.59}
+    whole = stream | {"gen_ai.request.stream": False, "gen_ai.usage.reasoning_tokens": 0, key: 0.59}
     rows = inserted(module_store, OPENLIT, *said, whole)
     assert [row["ttft_ns"] for row in rows] == [300 * MS, None, None, None, 590 * MS]
     assert [row["tpot_ns"] for row in rows] == [None] * 5
     assert [row["tpot_at_most_ns"] for row in rows] == [75 * MS, None, None, None, None]
-    assert [row["reasoning_tokens"] for row in rows] == [None] * 4 + [2]
+    assert [row["reasoning_tokens"] for row in rows] == [None] * 4 + [0]
 
 
 def test_others_tell_ttft_by_the_same_key_in_seconds(module_store):
