@@ -22,7 +22,6 @@ from alerts.engine_packs import packs
 from alerts.generate import generate
 from collector.slo.model import load_slos
 from tests.alerts.test_prometheus import free_port
-from tests.collector.metrics.scraped import OPENMETRICS, samples_of
 from tests.hostile_traffic import GOOD, Flood, Forger, GoodTenant
 from tests.support.collector import PROTOBUF, Collector
 from tests.support.keys import add_key
@@ -46,6 +45,10 @@ OF_PROCESSES = {"kv": "engines", "engines": "engines", "cold_starts": "cold_star
 """What an admin asks, and the list in which the good tenant's processes are."""
 OF_THE_MOMENT = re.compile(r"_(created|timestamp_seconds)$|^tokentrail_slo_(attainment|budget|burn|exhaustion)")
 """Metrics that depend on when a collector looked: the API answers for the same moment."""
+
+
+_SERIES = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Side:
@@ -73,15 +76,20 @@ class Side:
 
     def exposed(self):
         """Values by metric and labels of the good tenant, without those that depend on the moment."""
-        found = samples_of(self.collector.http.get(f"{self.collector.urls['api']}/metrics", headers=OPENMETRICS))
-        mine = {f"process_tenant={GOOD}", f"tenant={GOOD}"}
-        return {key: n for key, n in found.items() if mine & {*key} and not OF_THE_MOMENT.search(key[0])}
+        mine, found = {("process_tenant", GOOD), ("tenant", GOOD)}, {}
+        for name, labels, value in _SERIES.findall(self.collector.get("/metrics").text):
+            own = tuple(sorted(_LABEL.findall(labels)))
+            if mine & {*own} and not OF_THE_MOMENT.search(name):
+                found[name, own] = float(value)
+        return found
 
     def is_settled(self, end_s):
         """All that came until then is stored, and /metrics was read from the store since."""
-        found = samples_of(self.collector.http.get(f"{self.collector.urls['api']}/metrics", headers=OPENMETRICS))
-        state, heard = (found[f"tokentrail_collector_{name}_timestamp_seconds",] for name in ("state", "heard_until"))
-        return min(state, heard) > end_s and not found["tokentrail_collector_wal_segments",]
+        text = self.collector.get("/metrics").text
+        names = ("state_timestamp_seconds", "heard_until_timestamp_seconds", "wal_segments")
+        values = (re.search(rf"^tokentrail_collector_{name} (\S+)$", text, re.MULTILINE)[1] for name in names)
+        state_s, heard_s, waiting = map(float, values)
+        return min(state_s, heard_s) > end_s + 5 and not waiting
 
     def answers(self, times):
         """What the good tenant, and an admin about it, is answered for the same times at every collector."""
