@@ -23,6 +23,8 @@ import yaml
 from playwright._impl._driver import compute_driver_executable
 
 from collector.slo.model import load_slos
+from dashboard.login import LoginSettingError
+from dashboard.login import read as read_login
 from tests.contract.commands import FENCE, PACKAGES, PAGES, cli, commands
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +52,7 @@ def of(*languages):
 
 
 def test_every_language_has_a_reader():
-    read = {"", "sh", "console", "python", "json", "yaml", "xml", "sql", "nginx", "js"}
+    read = {"", "sh", "console", "python", "json", "yaml", "xml", "sql", "nginx", "js", "toml"}
     assert {block.language for block in BLOCKS} <= read
     assert len(BLOCKS) > 60
 
@@ -74,6 +76,15 @@ AN_SLO = "slos: [{name: a, objective: 0.9, window: 30d, select: {}, thresholds: 
 A_ROUTE = "route: {receiver: page}"
 CHECKS = {"scrape_configs": ["promtool", "check", "config", "--syntax-only"], "receivers": ["amtool", "check-config"]}
 """The programs that check files of Prometheus and of Alertmanager, by the key that the block has."""
+
+
+@of("toml")
+def test_the_login_of_the_page_is_one(block, tmp_path):
+    """It is read until the first of its files, which is not there."""
+    file = tmp_path / "login.toml"
+    file.write_text(block.text)
+    with pytest.raises(LoginSettingError, match="client_secret_file: /run/secrets/oidc cannot be read"):
+        read_login(str(file))
 
 
 @of("yaml")
