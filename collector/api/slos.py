@@ -193,7 +193,7 @@ def _highest(severities: Sequence[BurnSeverity | None]) -> BurnSeverity | None:
 
 
 def _warning(slo: Slo, last_day: Counts, ended: Number) -> str | None:
-    if ended and not last_day.total and not last_day.in_flight:
+    if ended and not (last_day.total or last_day.in_flight or last_day.lost):
         listed = ", ".join(f"{key} in ({', '.join(values)})" for key, values in slo.select.items())
         return (
             f"The SLO selected 0 of {ended:g} requests of the last day: none has {listed}. Give the requests these "

@@ -262,6 +262,19 @@ def test_an_slo_that_selects_nothing_says_so_with_counts(evaluate, rows):
     assert gauges["tokentrail_slo_candidate_requests"].samples[0].value == 3
 
 
+def test_an_slo_whose_only_request_is_under_way_or_lost_has_no_warning(evaluate, rows):
+    rows.requests([{"slo_class": "other"}] * 5)
+    rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="runs")
+    rows.open(start=NOW - 300 * SECOND, seen=NOW - 200 * SECOND, slo_class="lost")
+    found = evaluate([{"select": {"slo_class": [name]}} for name in ("runs", "lost", "none")])
+    assert [found[name].warning is None for name in ("s0", "s1", "s2")] == [True, True, False]
+
+
+def test_an_slo_that_can_judge_one_of_its_requests_has_no_warning(evaluate, rows):
+    rows.requests([{"ttft_ns": None}] * 5 + [{"ttft_ns": 1}])
+    assert evaluate([{"thresholds": {"ttft": "1s"}}])["s0"].warning is None
+
+
 def test_what_cannot_be_judged_says_why(evaluate, rows):
     rows.requests([{"ttft_ns": None}] * 2)
     slo = evaluate([{"thresholds": {"ttft": "1s"}}])["s0"]
