@@ -76,8 +76,9 @@ def check_density(body: bytes, least_bytes: int) -> None:
             around, items = around + 1, items + added
             _refuse_if_dense(items, around, len(body), least_bytes)
     except NotUniformError:  # a field that OTLP does not have, as a group
-        sizes = [len(scope.spans) for _, scope in scopes(MEASURED.FromString(body))]
-        _refuse_if_dense(sum(sizes), len(sizes), len(body), least_bytes)
+        measured = MEASURED.FromString(body)
+        sizes = [len(scope.spans) for _, scope in scopes(measured)]
+        _refuse_if_dense(sum(sizes), len(measured.resource_spans) + len(sizes), len(body), least_bytes)
     except DecodeError:
         return  # the parser of the whole body says why
 
