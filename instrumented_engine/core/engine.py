@@ -77,6 +77,8 @@ class Engine:
                 self.scheduler.finish(sequence)
                 sequence.waits_for(None, now)
             self._observer.aborted(request, now, status, error_type=error_type)
+            for sequence in request.sequences:
+                sequence.finish_reason = sequence.finish_reason or "abort"
 
     @property
     def requests(self) -> list[Request]:

@@ -169,5 +169,5 @@ class Request:
 
     @property
     def ended(self) -> bool:
-        """Whether all sequences have met a stop condition."""
+        """Whether all sequences have met a stop condition, or the request was aborted."""
         return all(sequence.finish_reason for sequence in self.sequences)

@@ -3,6 +3,7 @@ from collections import Counter
 import pytest
 
 from instrumented_engine.core.drafter import PromptLookup
+from tokentrail import Status
 from tokentrail.testing import MemoryTrail
 
 from .support import EOS, make_engine, make_request, make_sequence, request_span, run_all
@@ -89,6 +90,17 @@ def test_a_request_whose_answers_end_in_one_step_is_counted_once(trail):
     latencies = engine._observer.latencies
     assert latencies.finished == {"stop": 0, "length": 3, "abort": 0}
     assert latencies.end_to_end.buckets[-1] == ("+Inf", 1)
+
+
+def test_a_request_that_is_aborted_before_its_end_counts_once_and_behind_it_not(trail):
+    engine = make_engine(trail)
+    ended, gone = make_sequence(trail, [1, 2], max_tokens=2), make_sequence(trail, [3, 4], max_tokens=9)
+    run_all(engine, [ended])
+    engine.add(gone.request)
+    engine.step()
+    for _ in range(2):
+        engine.abort([ended.request, gone.request], Status.CANCELLED)
+    assert engine._observer.latencies.finished == {"stop": 0, "length": 1, "abort": 1}
 
 
 def test_steps_say_what_the_waiting_ones_lack(trail):
