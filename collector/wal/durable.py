@@ -7,13 +7,17 @@ from pathlib import Path
 
 
 def write_durably(path: Path, data: bytes | memoryview) -> None:
-    """Write a file that is complete or absent after a crash."""
+    """Write a file that is complete or absent after a crash, and absent when a full disk did not take all of it."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

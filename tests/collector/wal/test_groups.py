@@ -1,6 +1,7 @@
 """Segments that wait are merged to groups."""
 
 import errno
+import os
 
 import pytest
 
@@ -89,6 +90,28 @@ def test_a_group_that_cannot_be_written_down_leaves_the_segments_alone(reopen, m
     monkeypatch.undo()
     assert list((tmp_path / "wal").glob("*.group")) == []
     assert sealed(log) == [[b"a"], [b"b"]]
+
+
+@pytest.mark.parametrize("failing", [1, 2], ids=["of the file", "of the folder"])
+def test_a_group_whose_fsync_fails_leaves_no_file_and_its_segments_alone(reopen, monkeypatch, tmp_path, failing):
+    """A file that stayed would be found by each later attempt, and a full disk would keep it for ever."""
+    log = reopen()
+    waiting(log, b"a", b"b")
+    calls, fsync = iter(range(1, 1000)), os.fsync
+
+    def full(descriptor):
+        if next(calls) == failing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    with monkeypatch.context() as disk:
+        disk.setattr("collector.wal.durable.os.fsync", full)
+        log.merge_waiting()
+    assert next(calls) > failing, "the disk was asked"
+    assert [path.suffix for path in sorted((tmp_path / "wal").iterdir())] == [".wal", ".wal"]
+    waiting(log, b"c")
+    log.merge_waiting()
+    assert [payload for segment in sealed(log) for payload in segment] == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("bit", [0x01, 0x80])
