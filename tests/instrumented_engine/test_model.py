@@ -356,6 +356,25 @@ def test_arrays_of_a_gguf_file_are_stepped_over(tmp_path):
             GgufFile(path)
 
 
+def test_a_tensor_of_a_gguf_file_that_has_another_shape_than_the_metadata_is_named(tmp_path):
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_embedding_length(12)
+    writer.add_feed_forward_length(16)
+    writer.add_block_count(1)
+    writer.add_head_count(2)
+    writer.add_context_length(64)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tensor("token_embd.weight", np.zeros((5, 8), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    told = r"tensor token_embd.weight has shape \(5, 8\), the configuration says \(5, 12\)"
+    with pytest.raises(ModelError, match=told):
+        GgufFile(path).weights(torch.float32, CPU)
+
+
 def test_files_that_are_refused(tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF but not really")
