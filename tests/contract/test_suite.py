@@ -3,9 +3,12 @@
 import os
 import tempfile
 
+import pytest
+
 from collector.store.definitions import read_schema
 from tests.collector.rows import NOW, SECOND, Rows
 from tests.conftest import ROOT, SLOW, memory
+from tests.support.collector import Collector
 from tests.support.stores import open_new_store
 from tests.times import ROWS, table
 
@@ -35,6 +38,22 @@ def test_the_table_has_the_longest_files_and_the_sums_of_folders():
     ]
     many = [(f"tests/a/test_{number}.py", [1.0, 1.0]) for number in range(ROWS + 9)]
     assert len(list(table(many))) == ROWS + 2
+
+
+def test_a_failed_wait_shows_whether_the_collector_is_ready_and_the_end_of_its_log(tmp_path):
+    with Collector(tmp_path / "data") as collector:
+        collector.log.write(b"".join(b"line %d\n" % number for number in range(99)))
+        collector.log.flush()
+        with pytest.raises(AssertionError) as running:
+            collector.wait_until(lambda: False, timeout_s=0.0)
+        collector.kill()
+        with pytest.raises(AssertionError) as killed:
+            collector.wait_until(lambda: False, timeout_s=0.0)
+    assert "did not come true in 0.0 s\n/readyz: 200 {" in str(running.value)
+    assert "line 98" in str(running.value)
+    assert "line 9\n" not in str(running.value), "a log may be long"
+    assert "/readyz: ConnectError" in str(killed.value)
+    assert "exit status -9" in str(killed.value)
 
 
 def test_a_copied_store_has_this_versions_tables_and_views_and_takes_rows_together(tmp_path):

@@ -13,6 +13,7 @@ from tests.support.stores import new_store
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOBUF = {"content-type": "application/x-protobuf"}
+LOG_LINES = 30
 
 
 class Collector:
@@ -66,10 +67,20 @@ class Collector:
         began = asked = time.monotonic()
         while not condition():
             now = time.monotonic()
-            assert now < began + timeout_s, f"{condition} did not come true in {timeout_s} s"
+            assert now < began + timeout_s, f"{condition} did not come true in {timeout_s} s\n{self.state()}"
             # Questions take a third of the time at most, and those of a long wait are rare.
             time.sleep(max(0.05, 2 * (now - asked), (now - began) / 8))
             asked = time.monotonic()
+
+    def state(self):
+        """What a failed wait shows: the answer of /readyz, or why there is none, and the end of the collector's log."""
+        try:
+            answer = self.http.get(self.urls["api"] + "/readyz", timeout=10)
+            ready = f"{answer.status_code} {answer.text}"
+        except httpx.HTTPError as error:
+            ready = f"{error!r}; exit status {self.process.poll()}"
+        lines = Path(self.log.name).read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return "\n".join([f"/readyz: {ready}", f"{self.log.name}:", *lines])
 
     def kill(self):
         self.process.kill()
