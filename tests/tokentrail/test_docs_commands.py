@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from collector.wal.dead_letters import DeadLetters
+from tests.alerts.test_openslo import OPENSLO
 from tests.contract.commands import PAGES, commands, output_of
 from tests.support.otlp import token_body
 from tokentrail.cli.app import app
@@ -28,8 +29,9 @@ OTHERS_RUN = {"replay", "revoke", "--prometheus"}
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with our SLO file and data folders of collectors, each with a dead letter."""
+    """A folder with our SLO file, one of OpenSLO and data folders of collectors, each with a dead letter."""
     shutil.copytree(ROOT / "alerts", tmp_path / "alerts")
+    (tmp_path / "FILE").write_text(OPENSLO)
     for data in (".data", "data", "tokentrail-data/collector", "FOLDER"):
         (tmp_path / data / "wal").mkdir(parents=True)
         DeadLetters(tmp_path / data / "dead_letters", "traces").keep("NAME", token_body(), "refused")
