@@ -1,4 +1,4 @@
-"""The tables of docs/sizing.md, computed from the results of the other benchmarks: nothing is measured here.
+"""The tables of docs/storage.md, computed from the results of the other benchmarks: nothing is measured here.
 
 `python -m benchmarks.sizing` prints them, `--write` puts them into the page. A test holds the page to the results.
 """
@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PAGE: Final = ROOT / "docs" / "sizing.md"
+PAGE: Final = ROOT / "docs" / "storage.md"
 RATES: Final = (1_000, 10_000, 100_000, 1_000_000)
 """Output tokens per second of all engines together."""
 HEADROOM: Final = 2.0
@@ -75,7 +75,7 @@ def fill(page: str, parts: Mapping[str, str]) -> str:
     return page
 
 
-def main(write: Annotated[bool, typer.Option("--write", help="Put the tables into docs/sizing.md.")] = False) -> None:
+def main(write: Annotated[bool, typer.Option("--write", help="Put the tables into docs/storage.md.")] = False) -> None:
     """Print the tables."""
     parts = tables(Constants.read())
     for name, text in parts.items():

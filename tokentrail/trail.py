@@ -1,4 +1,4 @@
-"""The calls of an engine. `Trail.step`, the hot path, is in `records.py`; spans are built and sent by other threads."""
+"""The calls of an engine. `Trail.step`, the hot path, is in `recorder.py`; other threads build and send."""
 
 from __future__ import annotations
 

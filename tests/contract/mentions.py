@@ -192,6 +192,27 @@ def missing(text: str) -> list[str]:
     ]
 
 
+_PLACED = re.compile(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`(?:,[^`.;]*,)?\s+(?:\(|is\s+in\s+)`([\w/.-]+\.py)`")
+
+
+def misplaced(text: str) -> list[str]:
+    """Symbols that a text places in a Python file that does not define them: "`Trail.step` is in `records.py`"."""
+    return [
+        f"{symbol} in {file}"
+        for symbol, file in _PLACED.findall(text)
+        if symbol not in _folders() and not any(_defines(path, symbol.rpartition(".")[2]) for path in _called(file))
+    ]
+
+
+def _called(file: str) -> list[str]:
+    return [path for path in _files() if path == file or path.endswith(f"/{file}")]
+
+
+def _defines(path: str, name: str) -> bool:
+    defined = rf"^\s*(?:(?:async )?(?:def|class) {name}\b|(?:self\.)?{name}\b\s*[:=](?!.*,$))"
+    return bool(re.search(defined, (ROOT / path).read_text(), re.MULTILINE))
+
+
 def python_prose(source: str) -> str:
     """The docstrings and comments of a Python file."""
     values = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]

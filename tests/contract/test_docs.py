@@ -10,7 +10,7 @@ import pytest
 import tokentrail
 from collector.settings import Settings
 from tests.contract.commands import PACKAGES
-from tests.contract.mentions import missing, python_prose, yaml_comments
+from tests.contract.mentions import misplaced, missing, python_prose, yaml_comments
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -69,6 +69,13 @@ def test_docstrings_and_comments_name_only_what_exists(package):
     assert {str(path.relative_to(ROOT)): names for path, names in found.items() if names} == {}
 
 
+def test_symbols_are_in_the_files_that_pages_and_docstrings_name():
+    texts = {page: page.read_text() for page in PAGES}
+    texts |= {path: python_prose(path.read_text()) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    found = {str(path.relative_to(ROOT)): misplaced(text) for path, text in texts.items()}
+    assert {path: symbols for path, symbols in found.items() if symbols} == {}
+
+
 def test_comments_of_configuration_name_only_what_exists():
     found = {path: missing(yaml_comments(path.read_text())) for path in COMMENTED}
     assert len(found) > 8
@@ -92,6 +99,10 @@ def test_every_page_is_reached_from_the_readme():
             targets = [(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text()) if target]
             waiting += [path for path in targets if path.suffix == ".md" and path.exists()]
     assert {*DOCS} <= reached
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 90
 
 
 def test_the_readme_shows_what_the_sdk_has():

@@ -20,10 +20,33 @@ def rows(begins, page):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def row(begins, page="README.md"):
+def row(begins, page="docs/benchmarks.md"):
     """The cells of the only row that begins so."""
     (found,) = rows(begins, page)
     return found
+
+
+def test_the_readme_has_three_figures_with_their_commands():
+    readme = (ROOT / "README.md").read_text()
+    sdk, ingest, answers = (numbers(name) for name in ("sdk_span_cost", "collector_ingest", "query_10m"))
+    for figures, name in (
+        (
+            f"{sdk['realistic_batch_64_ns_per_token'] / 1000:.2f} µs of CPU a token, "
+            f"{sdk['realistic_ratio_batch_64']:.0f}× less than opentelemetry-sdk",
+            "sdk_span_cost",
+        ),
+        (
+            f"{ingest['collector_us_per_span']:.1f} µs of CPU from a token's OTLP to its durable row of "
+            f"{ingest['bytes_per_token_at_rest']:.1f} bytes",
+            "collector_ingest",
+        ),
+        (
+            f"{answers['goodput_cpu_ms_10000000']:.0f} ms of CPU for goodput of thirty days with 10 million requests, "
+            f"asked again; plain SQL takes {answers['goodput_peer_cpu_ms_10000000'] / 1000:.1f} s",
+            "query_10m",
+        ),
+    ):
+        assert f"{figures} (`python -m benchmarks.{name}`)" in readme
 
 
 @pytest.mark.parametrize(

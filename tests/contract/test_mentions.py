@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.mentions import missing, python_prose, yaml_comments
+from tests.contract.mentions import misplaced, missing, python_prose, yaml_comments
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,22 @@ from tests.contract.mentions import missing, python_prose, yaml_comments
 )
 def test_each_kind_of_name_is_found_and_checked(text, names):
     assert missing(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("`Trail.step` (`tokentrail/recorder.py`), `Trail.step`, the hot path, is in `recorder.py`", []),
+        ("`Trail.step`, the hot path, is in\n`tokentrail/records.py`", ["Trail.step in tokentrail/records.py"]),
+        ("`Assembler.build_steps(run)` (`records.py`)", ["Assembler.build_steps in records.py"]),
+        ("`Recorder` (`gone.py`)", ["Recorder in gone.py"]),
+        ("`PAUSE` (`collector/wal/log.py`) and `missing` is in `tests/contract/mentions.py`", []),
+        ("`PAUS` (`collector/wal/log.py`)", ["PAUS in collector/wal/log.py"]),
+        ("`Trail.step` says it, and it is in `records.py`; `tokentrail` (`tokentrail/cli/parts.py`)", []),
+    ],
+)
+def test_a_symbol_in_the_wrong_file_is_found(text, found):
+    assert misplaced(text) == found
 
 
 def test_prose_is_taken_from_docstrings_and_comments_alone():

@@ -1,4 +1,4 @@
-"""docs/sizing.md has the numbers of the committed results, and the arithmetic between them is right."""
+"""docs/storage.md has the numbers of the committed results, and the arithmetic between them is right."""
 
 import json
 import shutil

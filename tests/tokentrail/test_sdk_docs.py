@@ -28,13 +28,10 @@ def test_the_example_runs_and_sends_what_the_page_says(server):
 
 def test_the_example_of_the_readme_runs_and_sends_a_request(server):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    imports, use = example.split("\n\n", 1)
-    given = "\nhttp_headers, step, start_ns = {}, 1, now_ns()\n"
-    use = use.replace("[request, ...]", "[request]").replace("end_ns", "now_ns()")
-    run(imports + given + use + "trail.shutdown()\n", server.url)
+    run(example, server.url)
     spans = [span for _, body in server.posts for span in parse_spans(body)]
     (request,) = [span for span in spans if span.name == "chat my-model"]
-    assert request.attributes[semconv.OUTPUT_TOKENS] == 1
+    assert request.attributes[semconv.OUTPUT_TOKENS] == 3
     assert {span.name for span in spans} >= {semconv.TOKEN_SPAN, semconv.PHASE_SPAN, "tokentrail.step"}
 
 
