@@ -47,7 +47,7 @@ LITELLM_STREAMS: Final = 10
 
 
 class Load(NamedTuple):
-    """So many streams at a time, for so long (s), so many times. `in_step`: their chunks come at the same moments."""
+    """The streams at a time, their seconds, and the rounds. `in_step`: their chunks come at the same moments."""
 
     name: str
     streams: int

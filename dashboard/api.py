@@ -97,7 +97,7 @@ class _Unanswered(Exception):
 
 
 def fetch_seldom(query: Query) -> dict[str, Any]:
-    """The same for lists that filters offer: an answer is used for `LABELS_S` seconds. A Problem gives nothing."""
+    """A list that a filter offers: an answer is used for `LABELS_S` seconds. A Problem gives nothing."""
     try:
         return _found(api_url(), login.key(), query)
     except _Unanswered:

@@ -228,7 +228,7 @@ def missed(verdicts: Sequence[Json]) -> list[str]:
 
 
 def missed_by(verdicts: Sequence[Json]) -> str | None:
-    """The same in short, for a table: `chat: TTFT +250 ms, TPOT +1.16 s`. None: no threshold was missed."""
+    """What `missed` says in short, for a table: `chat: TTFT +250 ms, TPOT +1.16 s`. None: nothing was missed."""
     slos = {verdict["slo"]: verdict["missed"] for verdict in verdicts if verdict["missed"]}
     return (
         "; ".join(

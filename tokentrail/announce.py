@@ -48,7 +48,7 @@ class Announcements:
 
     def _block(self, due: I64, keys: Sequence[str], now: int) -> Block:
         bench, slots = self._bench, self._bench.slots
-        bench.breathe()
+        bench.take_break()
         arrival = slots.arrival[due]
         columns = Columns(
             (slots.trace_high[due], slots.trace_low[due]),
@@ -67,7 +67,7 @@ class Announcements:
         slots = self._bench.slots
         known = slots.identity.get(slot)
         if known is None:
-            self._bench.breathe()
+            self._bench.take_break()
             request = slots.open[slot]()
             known = announcement_tail(request.started) if request else b""
             slots.identity[slot] = known

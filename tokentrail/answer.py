@@ -16,7 +16,7 @@ from tokentrail.usage import Usage
 CONTENT_FIELDS: Final = ("content", "tool_calls", "refusal", "function_call", "audio")
 """Fields of a chat delta, any of which holds output of the model."""
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
-"""Those that hold reasoning. Gateways send both, with the same text."""
+"""Fields of a chat delta that hold reasoning. Gateways send both, with the same text."""
 MESSAGE_FIELDS: Final = ("text", "partial_json")
 """The first of a delta of Anthropic's messages. A `signature` is no output of the model."""
 MAX_CHOICES: Final = 128

@@ -66,7 +66,7 @@ class Assembler:
 
     `build_steps` and then `build_requests` are called for each batch. A kind of record that fails does not stop the
     others; `take_lost` gives the spans that could not be built. `max_age_s` is the age at which an open request ends as
-    abandoned. `EndedRequests` describes `sampling` and `on_end`, and `Workbench` describes `breathe`.
+    abandoned. `EndedRequests` describes `sampling` and `on_end`, and `Workbench` describes `take_break`.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Assembler:
         ids: np.random.Generator,
         sampling: Sampling,
         on_end: Callable[[RequestTrail, RequestEnd, int, Emitted], object],
-        breathe: Callable[[], object],
+        take_break: Callable[[], object],
     ) -> None:
         self.abandoned = 0
-        self.bench = Workbench(guard, ids, breathe)
+        self.bench = Workbench(guard, ids, take_break)
         self._sampling = sampling
         self._max_age_ns = round(max_age_s * 1e9)
         self._ended_requests = EndedRequests(self.bench, sampling, on_end)
@@ -91,14 +91,14 @@ class Assembler:
         """The spans of steps, tokens and events at `now` (unix ns). Remembers the requests that ended. The blocks of
         the call before are gone.
         """
-        slots, breathe = self.bench.slots, self.bench.breathe
+        slots, take_break = self.bench.slots, self.bench.take_break
         self.bench.buffer.reset()
         self.bench.batch_ns = now
         records = sorted_by_kind(batch)
-        breathe()
+        take_break()
         slots.take(records.started, self._sampling, self.bench.lacking)
         slots.take_choices(records.choices)
-        breathe()
+        take_break()
         try:
             columns = self._columns(batch.steps)
         except (struct.error, AttributeError) as error:
@@ -113,9 +113,9 @@ class Assembler:
         for request, after_steps in records.left:
             if slots.mark_ended(request, after_steps=after_steps, end=-1):
                 self._left.append(request)
-        breathe()
+        take_break()
         self._check_stamps(records, columns, now)
-        breathe()
+        take_break()
         events = kv_blocks(self.bench, records.events[Kind.KV])
         events += cold_start_blocks(self.bench, records.events[Kind.COLD])
         found: list[_Tokens] = []
@@ -243,7 +243,7 @@ class Assembler:
         return [_chosen_tokens(tokens, ~of_choices), _chosen_tokens(tokens, of_choices)]
 
     def _token_block(self, tokens: _Tokens) -> Block:
-        self.bench.breathe()
+        self.bench.take_break()
         slots, run = self.bench.slots, tokens.run
         parent, choice = slots.span[run.rows], slots.choice[run.rows]
         ordinal = np.repeat((choice + 1) << 32, run.lengths) + run.index + 1

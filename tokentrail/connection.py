@@ -101,7 +101,7 @@ def in_words(error: Exception) -> str:
 
 
 def why_unanswered(url: str, error: Exception) -> str:
-    """The same about an address. The words about one that is no URL may have a part of its password."""
+    """Why an address gave no answer, in words. Those about one that is no URL may have a part of its password."""
     if isinstance(error, httpx.InvalidURL) and without_user(url) != url:
         return "encode the characters of the password (%23 for #)"
     return in_words(error)

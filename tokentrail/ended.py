@@ -59,7 +59,7 @@ class EndedRequests:
         table = Table([], [], [], [], [])
         phases: defaultdict[Phase, list[int]] = defaultdict(list)  # row, start, end of each
         for request, row, emitted in zip(requests, rows, bench.slots.release(requests), strict=True):
-            bench.breathe()
+            bench.take_break()
             try:
                 self._add(request, row, emitted, table, phases)
             except Exception as error:

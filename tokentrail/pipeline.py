@@ -83,10 +83,10 @@ class Pipeline:
         self._asks = self._answered = 0
         self._stopping = self._ended = False
         self._batch = _NOTHING
-        self._breathe: Callable[[], object] = Breaks() if self._background else lambda: None
+        self._take_break: Callable[[], object] = Breaks() if self._background else lambda: None
         settings = self._settings
         self._assembler = Assembler(
-            self._guard, settings.max_request_age_s, ids, settings.sampling, self._metrics.record, self._breathe
+            self._guard, settings.max_request_age_s, ids, settings.sampling, self._metrics.record, self._take_break
         )
         self._envelope = Envelope(self._resource(), SCOPE_NAME, self._version, SCHEMA_URL)
         if self._background:
@@ -251,7 +251,7 @@ class Pipeline:
                 self._guard.failed("building a batch", error)
         taken = self._exporter.offer(*payloads, lost=lost, handover=self._hand_over(left))
         refused, row = [], 0
-        self._breathe()
+        self._take_break()
         for payload, fits in zip(payloads, taken, strict=True):
             if payload.rank is ranks[0][0] and not fits:
                 refused.append(slice(row, row + payload.spans))
@@ -269,7 +269,7 @@ class Pipeline:
     def _payloads(self, blocks: Sequence[Block], rank: Rank) -> list[Payload]:
         made = []
         for payload in self._envelope.payloads(blocks, max_spans=self._payload_spans, max_bytes=self._payload_bytes):
-            self._breathe()
+            self._take_break()
             made.append(Payload(self._compress(payload.body), payload.spans, rank))
         return made
 

@@ -88,7 +88,7 @@ class StepRun:
 
 
 class Rows(NamedTuple):
-    """So many steps of a run: their numbers one after the other, and their counts."""
+    """Steps of a run that were taken together: their numbers one after the other, and their counts."""
 
     emitted: Sequence[Recipient]
     ints: int

@@ -94,8 +94,8 @@ class Emitted(NamedTuple):
         return between / gaps if self.tokens and gaps > 0 and between > 0 else None
 
     def tpot_of(self, ended: RequestEnd) -> float | None:
-        """The same of a request that has ended. Arrivals of chunks have none when the number of their tokens is
-        not known, or when all tokens arrived at once.
+        """The mean gap between the tokens of a request that has ended. Arrivals of chunks have none when the number of
+        their tokens is not known, or when all tokens arrived at once.
         """
         at_once = self.tokens <= (self.choices or 1)
         if semconv.ARRIVALS in ended.attributes and (ended.output_tokens is None or at_once):

@@ -21,12 +21,12 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 class Workbench:
     """The columns of the requests under way, memory for blocks, new span ids, and the spans lost by reason.
 
-    `breathe` is called between two pieces of work, so that other threads get their turn.
+    `take_break` is called between two pieces of work, so that other threads get their turn.
     """
 
     guard: Guard
     ids: np.random.Generator
-    breathe: Callable[[], object]
+    take_break: Callable[[], object]
     slots: Slots = field(default_factory=Slots)
     buffer: Buffer = field(default_factory=Buffer)
     lost: Counter[str] = field(default_factory=Counter)

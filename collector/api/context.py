@@ -21,7 +21,7 @@ class Context:
 
     queries: Queries
     all_slos: tuple[Slo, ...]
-    """Those of the SLO file."""
+    """The SLOs of the SLO file."""
     windows: Windows
     lost_after_ns: int
     clock: Callable[[], int] = field(repr=False)

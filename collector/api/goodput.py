@@ -57,7 +57,7 @@ def router(ctx: Context) -> APIRouter:
 
     @routes.get("/goodput", response_model_exclude_unset=True)
     def get_goodput(query: Annotated[GoodputQuery, Query()]) -> GoodputAnswer:
-        """The same judgement for thresholds given now; at least one."""
+        """Goodput and attainment for thresholds given now; at least one."""
         window = query.window(ctx.clock())
         thresholds = Thresholds.model_construct(ttft=query.ttft, tpot=query.tpot, e2e=query.e2e)
         if not thresholds.given():

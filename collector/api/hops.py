@@ -48,7 +48,7 @@ class Hop(BaseModel):
     added_ttft_s: float | None
     """By how much its TTFT is longer than that of the next hop; null: not known, or not longer."""
     added_e2e_s: float | None
-    """The same of E2E: network, and this hop's own work."""
+    """By how much its E2E is longer than that of the next hop: network, and this hop's own work."""
 
 
 def counted_once(window: Window) -> Window:
@@ -59,7 +59,7 @@ def counted_once(window: Window) -> Window:
 
 
 def listed_once(ctx: Context, window: Window, vantage: Sequence[str]) -> Window:
-    """The same, if the window's requests have several vantages: the filter is costly, and one vantage does not need it.
+    """The window in which each request counts once, if its requests have several vantages: the filter is costly.
 
     A caller that asks for a vantage gets its rows as they are.
     """
@@ -101,7 +101,7 @@ def _hours_about(ended_ns: Iterable[int]) -> list[int]:
 
 
 def hops_of(ctx: Context, row: Row, of_trace: Sequence[Row]) -> list[Hop]:
-    """The same for one request. `of_trace`: the newest requests of its trace. Its response id finds others."""
+    """The hops of one ended request. `of_trace`: the newest requests of its trace. Its response id finds others."""
     if row["request_id"] or len(of_trace) >= MOST_OF_A_TRACE:
         return read_hops(ctx, [row])[0]
     return hops(row, (other for other in of_trace if "ended_ns" in other))

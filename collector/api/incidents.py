@@ -32,7 +32,7 @@ _FRESH_NS: Final = 120 * SECOND_NS
 MOST_OF_A_KIND = 500
 """One answer holds at most so many incidents of a cause: those that fire, then the newest."""
 _MOST_FOUND: Final = 10_000
-"""So many incidents one query finds at most, those that were seen last."""
+"""The most incidents that one query finds, those that were seen last."""
 
 
 class Incidents(BaseModel):

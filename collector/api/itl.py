@@ -84,7 +84,7 @@ def distribution(values_us: Array, counts: Array) -> Distribution:
 
 
 def _percentiles_ns(values_us: Array, counts: Array) -> list[float]:
-    """Those of `LEVELS`, as `distribution` has them."""
+    """The percentiles of `LEVELS`, as `distribution` has them."""
     values_ns, until = values_us.astype(np.uint64) * 1000, counts.cumsum()
     ranks = np.array([*LEVELS.values()]) * float(until[-1] - 1)
     low, high = (

@@ -154,7 +154,7 @@ def _first_us(bucket: int) -> int:
 
 
 def estimated(ctx: Context, window: Window) -> tuple[dict[str, Distribution], dict[str, QuantileErrors]]:
-    """The same over the weights of sampled requests, and the errors of those that have values, by field."""
+    """The distributions by the weights of sampled requests, and the errors of those that have values, by field."""
     found = {name: _estimated(ctx, window, name) for name in LATENCIES}
     errors = {f"{name}_s": errors for name, (_, errors) in found.items() if errors is not None}
     return {name: distribution for name, (distribution, _) in found.items()}, errors

@@ -61,7 +61,7 @@ class Evaluation(BaseModel):
 
 
 class Group(Evaluation):
-    """The same for one tenant of an SLO that is a promise to each."""
+    """The judgement of one tenant's requests, by an SLO that is a promise to each tenant."""
 
     tenant: str
 

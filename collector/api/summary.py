@@ -31,7 +31,7 @@ class Throughput(BaseModel):
 
 
 class SummaryErrors(Errors):
-    """Those of the percentiles too: seconds, by field and percentile."""
+    """Standard errors of rates and of percentiles: seconds, by field and percentile."""
 
     percentiles: dict[str, QuantileErrors]
 

@@ -17,7 +17,7 @@ from collector.sql.queries import Queries, part, partition, size_of_columns
 
 _LEAST_DAYS: Final = 3
 LEAST_HOURS: Final = 4
-"""So many whole days in a row, or so many hours of one day, are worth a query of their own."""
+"""The fewest whole days in a row, and the fewest hours of one day, that are worth a query of their own."""
 _LAST_DAY: Final = 65_000
 """Days since 1970. ClickHouse puts all days after the year 2149 into one partition."""
 _IS_SAMPLED: Final = "is_sampled"
@@ -76,7 +76,7 @@ class Slice:
     def arrays(
         self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment, row: np.dtype[Any]
     ) -> Arrays:
-        """The same as arrays of narrow numbers. `row` has the names and the types of the query's columns."""
+        """What `columns` gives, as arrays of narrow numbers. `row` has the names and the types of the columns."""
 
         def ask(query: str, fragments: Mapping[str, Fragment]) -> Arrays:
             found = queries.array(query, fragments, row)
@@ -108,7 +108,7 @@ def _size_of_arrays(arrays: Arrays) -> int:
 
 
 def narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same numbers in as few bytes as hold the largest, if they are whole and not negative."""
+    """Numbers in as few bytes as hold the largest of them, if they are whole and not negative."""
     if not values.size or values.min() < 0 or (values.dtype.kind == "f" and not (values == np.floor(values)).all()):
         return values
     return values.astype(np.min_scalar_type(int(values.max())))

@@ -61,7 +61,7 @@ def wanted(slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Fragm
 
 
 def open_wanted(in_flight: InFlight, slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Bools:
-    """The same for requests that have not ended. A lost one is bad."""
+    """Which requests that have not ended are selected and have this verdict. A lost one is bad."""
     promises = slos if slo is None else [slo]
     chosen = in_flight.selected_by_any(promises)
     bad = in_flight.bad_for_any(promises) | in_flight.is_lost

@@ -37,11 +37,11 @@ IDLE_NS: Final = 3600 * SECOND_NS
 """An engine process without an event for this long is no longer exposed. A label set of requests stays for the longest
 window of an SLO, and makes room for others after this time."""
 MOST_AT_ONCE: Final = 500
-"""So many segments are counted by one query at most."""
+"""The most segments that one query counts."""
 SEGMENT_AGE_NS: Final = 24 * 3600 * SECOND_NS
 """The rows of a new segment are at most this old. It bounds the rows that are read to find them."""
 _REMEMBERED: Final = 2000
-"""So many counted segments are remembered: the writer names one twice if the process died before it was released."""
+"""How many counted segments are remembered: the writer names one twice if the process died before it was released."""
 _KEYS_AT_ONCE: Final = 5000
 YOUNG_S: Final = 180
 """A series that is older when a scrape sees it first shows its value at once: its first increase is long over."""

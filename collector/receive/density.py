@@ -21,7 +21,7 @@ from collector.receive.runs import LEN, NotUniformError, fields
 _SMALL_BYTES: Final = 256 * 1024
 """A smaller body takes no more than 50 MB."""
 _FREE: Final = 10_000
-"""So many items, and so many resources and scopes, may be as small as they like."""
+"""How many items, and how many resources and scopes, may be as small as they like."""
 _MOST_TINY: Final = 4_000_000
 """Fields of less than 8 bytes in a body. 64 MiB of real spans have 0.6 to 2.2 million."""
 _LONGEST_TINY: Final = 7
@@ -38,7 +38,7 @@ _LONGEST_WAIT_S: Final = 10.0
 
 
 @contextmanager
-def few_at_a_time(size: int) -> Iterator[None]:
+def place_to_parse(size: int) -> Iterator[None]:
     """Let few threads at a time parse bodies of this size: each takes many times its bytes, and the GIL anyway.
 
     Raises `BusyError` for a body whose turn does not come within ten seconds.

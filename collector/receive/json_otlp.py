@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 
-from collector.receive.density import few_at_a_time
+from collector.receive.density import place_to_parse
 from collector.receive.errors import MalformedError, TooLargeError
 
 _PARSE_ERRORS: Final = (ValueError, TypeError, AttributeError, OverflowError, RecursionError, SystemError)
@@ -31,7 +31,7 @@ def to_protobuf(body: bytes, request: type[Any]) -> bytes:
     if len(body) > 2 * _MOST_OBJECTS and body.count(b"{") + body.count(b"[") > _MOST_OBJECTS:
         msg = f"the body has more than {_MOST_OBJECTS} JSON objects and arrays; send smaller batches, or Protobuf"
         raise TooLargeError(msg)
-    with few_at_a_time(len(body)):
+    with place_to_parse(len(body)):
         return _encoded(body, request)
 
 

@@ -45,7 +45,7 @@ def format_duration(ns: int) -> str:
 
 
 def duration_text(ns: int) -> str:
-    """The same duration in a sentence: `5 min`, `1500 ms`, `50 µs`."""
+    """A duration as a sentence has it: `5 min`, `1500 ms`, `50 µs`."""
     number, unit = _in_one_unit(ns)
     return f"{number} {_UNITS_IN_TEXT.get(unit, unit)}"
 

@@ -125,7 +125,7 @@ class Promise(_Strict):
     thresholds: Thresholds
     errors: ErrorRules = ErrorRules()
     labels: tuple[LabelRule, ...] = ()
-    """Those of the file, which `select` is applied after."""
+    """The label rules of the file, which `select` is applied after."""
 
     @classmethod
     def to_all(cls, thresholds: Thresholds) -> Promise:

@@ -92,7 +92,7 @@ class _Connection(HTTPConnection):
 
 
 class _TlsConnection(_Connection, HTTPSConnection):
-    """The same with TLS."""
+    """A connection with TLS that may be left while somebody reads from it."""
 
 
 class _Pool(HTTPConnectionPool):

@@ -106,7 +106,7 @@ class Plan:
             self.prefill_tokens += num_tokens
 
     def part(self, batch: Seq[Scheduled]) -> Plan:
-        """The same step for a part of its batch, with the copies into the blocks of that part."""
+        """The plan of a part of this batch, with the copies into the blocks of that part."""
         blocks = {block for item in batch for block in item.sequence.block_table}
         part = replace(self, batch=[], prefill_tokens=0, decode_tokens=0, drafted_tokens=0)
         part.copies = [(source, target) for source, target in self.copies if target in blocks]

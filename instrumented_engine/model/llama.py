@@ -64,7 +64,7 @@ class LlamaConfig:
     qk_norm: bool = False
 
     def pruned(self, keep_layers: str, flag: str) -> LlamaConfig:
-        """The same model with some of its layers alone; an empty text keeps all.
+        """The configuration with some of its layers alone; an empty text keeps all.
 
         Of eight layers "0-2,7" keeps the first three and the last, and the count "4" the first two and the last two.
         Raises ModelError, which names the `flag`, for layers that the model does not have.
@@ -276,7 +276,7 @@ class Llama:
 
 
 def _with_rows(x: Tensor, more: int) -> Tensor:
-    """So many rows of zeros behind those of x."""
+    """Rows of zeros are put behind those of x."""
     return F.pad(x, (0, 0, 0, more)) if more else x
 
 

@@ -8,7 +8,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from collector.receive import density, json_otlp, logs
 from collector.receive.checked import ItemLimits
-from collector.receive.density import check_density, few_at_a_time, tiny_fields
+from collector.receive.density import check_density, place_to_parse, tiny_fields
 from collector.receive.errors import BusyError, MalformedError, TooLargeError
 from collector.receive.validate import check
 from collector.samples.check import check as check_samples
@@ -140,14 +140,14 @@ def test_large_bodies_are_checked_one_at_a_time_and_small_ones_beside_them():
 
     def second():
         entered.set()
-        with few_at_a_time(2**23 + 1):
+        with place_to_parse(2**23 + 1):
             done.append("second")
 
     thread = threading.Thread(target=second)
-    with few_at_a_time(2**23 + 1):
+    with place_to_parse(2**23 + 1):
         thread.start()
         assert entered.wait(120)
-        with few_at_a_time(2**23):
+        with place_to_parse(2**23):
             done.append("small")
         done.append("first")
     thread.join(120)
@@ -159,9 +159,13 @@ def test_a_body_whose_turn_does_not_come_is_refused_and_takes_no_place(monkeypat
     monkeypatch.setattr(density, "_LONGEST_WAIT_S", 0.01)
     size = 2**23 + 1
     for _ in range(2):
-        with few_at_a_time(size), pytest.raises(BusyError, match=r"checked for 0.01 s; try again"), few_at_a_time(size):
+        with (
+            place_to_parse(size),
+            pytest.raises(BusyError, match=r"checked for 0.01 s; try again"),
+            place_to_parse(size),
+        ):
             pass
-    with pytest.raises(ZeroDivisionError), few_at_a_time(size):
+    with pytest.raises(ZeroDivisionError), place_to_parse(size):
         raise ZeroDivisionError
-    with few_at_a_time(size):
+    with place_to_parse(size):
         pass

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import pytest
 from rich.console import Console
 
 from collector.api.engines import ColdStartOut
@@ -18,6 +19,7 @@ from collector.slo.severity import SEVERITIES, BurnSeverity
 from collector.store.definitions import read_schema
 from dashboard import filters, palette
 from dashboard.views import events, slos
+from tests.contract.commands import PACKAGES
 from tokentrail.cli import live
 from tokentrail.semconv import Phase, Status, Wait
 
@@ -113,3 +115,13 @@ def test_the_cli_counts_the_bad_as_the_collector_does():
         console.print(live.slos([slo]))
     header, row = (re.split(r"\s{2,}", line.strip()) for line in capture.get().splitlines()[:2])
     assert int(row[header.index("bad")]) == requests.tally.bad
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_docstring_names_its_subject(package):
+    found = {
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in (ROOT / package).rglob("*.py")
+        for line in re.findall(r'"""(?:The same|Those|So many)\b.*', path.read_text())
+    }
+    assert found == set(), "say the same as what, those of what, how many of what"

@@ -147,9 +147,9 @@ def test_a_break_is_taken_once_the_work_has_lasted():
         slept.append((round(now[0], 6), seconds))
         now[0] += 0.5  # the thread that waited works for so long
 
-    breathe = Breaks(lambda: now[0], sleep)
+    take_break = Breaks(lambda: now[0], sleep)
     for _ in range(8):
-        breathe()
+        take_break()
         now[0] += WORK_S / 2.9
     assert slept == [(10.0, BREAK_S), (round(10.5 + 3 * WORK_S / 2.9, 6), BREAK_S), (11.002069, BREAK_S)]
 
@@ -157,8 +157,8 @@ def test_a_break_is_taken_once_the_work_has_lasted():
 def test_a_build_takes_breaks_between_its_requests_announcements_and_payloads(trail, clock):
     """Only the assembler thread waits: a test's trail and a flush without threads do not."""
     calls = []
-    assert trail._pipeline._breathe() is None
-    trail._pipeline._breathe = trail._pipeline._assembler.bench.breathe = lambda: calls.append(1)
+    assert trail._pipeline._take_break() is None
+    trail._pipeline._take_break = trail._pipeline._assembler.bench.take_break = lambda: calls.append(1)
     requests = [start(trail) for _ in range(1_200)]
     trail.flush()
     assert len(calls) >= 1_200  # the attributes of each first announcement
@@ -173,7 +173,7 @@ def test_a_build_takes_breaks_between_its_requests_announcements_and_payloads(tr
     trail.flush()
     assert len(calls) >= 1_200
     background = background_trail()
-    assert isinstance(background._pipeline._assembler.bench.breathe, Breaks)
+    assert isinstance(background._pipeline._assembler.bench.take_break, Breaks)
     background.shutdown()
 
 
