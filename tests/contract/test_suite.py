@@ -1,11 +1,15 @@
 """The suite's own parts: its order, its table of times, where its files are, and the stores that tests copy."""
 
+import ast
 import os
+import subprocess
 import tempfile
+from pathlib import Path
 
 import pytest
 
 from collector.store.definitions import read_schema
+from tests import mutants
 from tests.collector.rows import NOW, SECOND, Rows
 from tests.conftest import ROOT, SLOW, memory
 from tests.support.collector import Collector
@@ -54,6 +58,47 @@ def test_a_failed_wait_shows_whether_the_collector_is_ready_and_the_end_of_its_l
     assert "line 9\n" not in str(running.value), "a log may be long"
     assert "/readyz: ConnectError" in str(killed.value)
     assert "exit status -9" in str(killed.value)
+
+
+def test_mutations_are_python_from_each_room_in_turn_and_the_same_for_a_seed():
+    rooms = [ROOT.parent / "collector" / room for room in ("slo", "wal")]
+    files = [path.relative_to(ROOT.parent) for room in rooms for path in sorted(room.glob("*.py"))]
+    drawn = mutants.draw(files, 7, 40, [])
+    assert drawn == mutants.draw(files, 7, 40, [])
+    assert [mutation.file.split("/")[1] for mutation in drawn[:2]] in (["wal", "slo"], ["slo", "wal"])
+    for mutation in drawn:
+        source = (ROOT.parent / mutation.file).read_bytes()
+        assert source[mutation.begin : mutation.end].decode() == mutation.before
+        changed = source[: mutation.begin] + mutation.after.encode() + source[mutation.end :]
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source))
+    assert {mutation.file.split("/")[1] for mutation in mutants.draw(files, 7, 9, ["collector/slo"])} == {"slo"}
+    with pytest.raises(SystemExit, match="no product code in collector/lsm"):
+        mutants.draw(files, 7, 9, ["collector/lsm"])
+
+
+def test_a_mutation_survives_the_tests_that_pass_with_it_and_the_work_tree_stays(tmp_path, monkeypatch):
+    checkout = tmp_path / "checkout"
+    product, tests = checkout / "alerts/limit.py", checkout / "tests/alerts/test_limit.py"
+    for folder in (product.parent, tests.parent):
+        folder.mkdir(parents=True)
+    (product.parent / "__init__.py").touch()
+    product.write_text("def over(n):\n    return n > 3\n")
+    tests.write_text(
+        "from alerts.limit import over\n\ndef test_nine():\n    assert over(9)\n\ndef test_broken():\n    assert 0\n"
+    )
+    (checkout / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    subprocess.run(["git", "init", "-q"], cwd=checkout, check=True)
+    monkeypatch.setattr(mutants, "ROOT", checkout)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they are slow to load
+    texts = {file.relative_to(checkout): file.read_text() for file in (product, tests)}
+    found = mutants.tests_of(Path("alerts/limit.py"), texts)
+    assert found == ["tests/alerts/test_limit.py"]
+    copy = mutants.Copy(tmp_path / "copy")
+    drawn = mutants.draw(texts, 1, 100, [])
+    judged = {mutation.after: copy.judge(mutation, found) for mutation in drawn}
+    assert judged == {"n >= 3": "survived", "n <= 3": "caught", "4": "survived"}
+    assert copy.judge(drawn[0], []) == "no tests"
+    assert product.read_text() == texts[Path("alerts/limit.py")]
 
 
 def test_a_copied_store_has_this_versions_tables_and_views_and_takes_rows_together(tmp_path):
