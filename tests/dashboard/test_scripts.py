@@ -131,13 +131,12 @@ def test_old_numbers_and_requests_that_nobody_judges_are_no_all_clear(monkeypatc
         "summary": {
             "window": {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:15:00Z",
                        "complete_until": "2026-11-21T10:15:00Z"},
-            "requests": dict(zip(("total", "lost", "unselected"), counts, strict=True)),
+            "requests": {"in_flight": 0} | dict(zip(("total", "lost", "unselected"), counts, strict=True)),
         },
         "incidents": {"incidents": [], "firing_outside": 0}, "slos": {"slos": []}, "engines": None,
     }  # fmt: skip
     monkeypatch.setattr(overview, "fetch", lambda _: found)
     monkeypatch.setattr("dashboard.components.last_known", lambda *_: known)
-    monkeypatch.setattr(overview, "_never_seen", lambda _: False)
     for part in ("latencies", "traffic"):
         monkeypatch.setattr(overview, part, lambda *_: None)
     shown = AppTest.from_function(script, default_timeout=300).run()

@@ -59,6 +59,14 @@ def test_dead_letters_are_listed_with_reason_and_size(folder):
     assert listed[0]["at"].startswith("20")
 
 
+def test_a_list_cuts_a_reason_at_80_characters(folder):
+    letters = DeadLetters(folder / "dead_letters", "traces")
+    letters.keep("0003-cc", BODY, 80 * "w")
+    letters.keep("0004-dd", BODY, 81 * "l")
+    words = run("dead-letters", "list", "--data-dir", folder).output.split()
+    assert {80 * "w", 79 * "l" + "…"} <= {*words}
+
+
 def test_the_data_folder_of_up_has_its_collectors_folder(folder):
     up = folder.parent / "up"
     up.mkdir()

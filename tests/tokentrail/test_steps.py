@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.tokentrail.support import start
@@ -42,19 +42,27 @@ def test_the_example_of_owners():
     assert step.tolist() == [0, 0, 1, 1, 2]
 
 
-@given(st.lists(st.tuples(st.lists(st.integers(2, 5), max_size=3), st.none() | st.integers(0, 300)), max_size=8))
+EMITTED = st.lists(st.tuples(st.integers(2, 5), st.integers(0, 300)), max_size=3)
+"""Slots of a step, and how many tokens each got."""
+
+
+@given(st.lists(st.tuples(EMITTED, st.booleans()), max_size=8))
+@example([([(2, 0), (3, 300)], True), ([(2, 0), (3, 2)], True)])
 def test_owners_are_those_of_a_loop(steps):
     _, found = requests_in([2, 3, 4, 5])
     of = dict(zip([2, 3, 4, 5], found, strict=True))
     batch = recorded(
-        *((0, [of[slot] for slot in slots], None if count is None else [count] * len(slots)) for slots, count in steps)
+        *(
+            (0, [of[slot] for slot, _ in emitted], [n for _, n in emitted] if has_counts else None)
+            for emitted, has_counts in steps
+        )
     )
     owner, step = token_owners(batch)
     assert list(zip(step.tolist(), owner.tolist(), strict=True)) == [
         (number, of[slot].slot)
-        for number, (slots, count) in enumerate(steps)
-        for slot in slots
-        for _ in range(1 if count is None else count)
+        for number, (emitted, has_counts) in enumerate(steps)
+        for slot, count in emitted
+        for _ in range(count if has_counts else 1)
     ]
 
 

@@ -26,6 +26,17 @@ def test_segments_that_wait_are_merged_up_to_the_size_of_one_or_16_mib_and_stay_
     assert b"".join(payload[:1] for payload in sealed(log)[0]) == merged
 
 
+def test_what_waits_is_counted_to_the_byte_when_groups_come_and_go(reopen):
+    log = reopen()
+    for _ in range(3):
+        waiting(log, b"a" * 200, b"b" * 100, b"c" * 100)
+        before = log.pending[1]
+        log.merge_waiting()
+        assert log.pending == (1, before)
+        sealed(log)
+        assert log.pending == (0, 0)
+
+
 def test_one_segment_is_no_group(reopen):
     log = reopen()
     waiting(log, b"a")
