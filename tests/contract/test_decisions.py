@@ -17,6 +17,10 @@ def test_the_entries_keep_the_rules_of_the_folder():
     assert list(decisions.wrong(entries)) == []
 
 
+def test_pages_and_code_are_searched():
+    assert {"docs/alerts.md", "tests/alerts/test_rules.py"} < {path for path, _ in decisions.prose()}
+
+
 def test_every_decision_that_is_named_is_there():
     known = {entry.number for entry in decisions.read()}
     named = {path: [n for n in decisions.cited(text) if n not in known] for path, text in decisions.prose()}
@@ -39,6 +43,7 @@ def test_decisions_stand_in_the_folder_alone():
         ({"text": GOOD.text + " word" * 120}, ["a.md 7 has 125 words, and 120 are the limit"]),
         ({"text": "From rows. **Test:** none."}, ["a.md 7 names no test"]),
         ({"text": "From rows: `tests/contract/test_decisions.py`."}, ["a.md 7 names no test"]),
+        ({"text": GOOD.text + " word" * 115}, []),
         ({}, []),
     ],
 )
