@@ -20,7 +20,7 @@ from alerts.loaded import LoadedRules
 from alerts.openslo import OpenSloError, from_openslo
 from collector.slo.burn import InfeasibleSlo
 from collector.slo.model import Slo, SloFileError, load_slos
-from tokentrail.folders import folder
+from tokentrail.shared.folders import folder
 
 HERE = Path(__file__).parent
 RULES = Path("rules") if HERE.parent.name == "parts" else HERE / "rules"

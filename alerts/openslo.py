@@ -24,7 +24,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from collector.slo.durations import format_duration, parse_duration
 from collector.slo.model import SloFileError, load_slos, place_of
-from tokentrail.folders import words_of
+from tokentrail.shared.folders import words_of
 
 _OTHER_KINDS: Final = {"AlertCondition", "AlertNotificationTarget", "AlertPolicy", "DataSource", "Service", "SLI"}
 """What they say of an SLO is not read, or is refused where the SLO refers to it."""

@@ -21,9 +21,9 @@ from benchmarks.engine_decode import engine_steps, interval, load_kind, timed
 from benchmarks.report import JsonPath, Quick, publish
 from instrumented_engine.startup import set_waiting
 from tokentrail import Trail, semconv
+from tokentrail._send.http import Endpoint
+from tokentrail._send.transport import SendResult, SendStatus
 from tokentrail.config import Settings
-from tokentrail.http import Endpoint
-from tokentrail.transport import SendResult, SendStatus
 
 STEPS = {1: 100, 8: 45}
 """Recorded steps between two builds, by batch: about as many as the engine makes in a second."""

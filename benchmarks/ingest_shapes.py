@@ -13,9 +13,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from tokentrail import Phase, Trail, now_ns, semconv
+from tokentrail._send.http import Endpoint
+from tokentrail._send.transport import SendResult, SendStatus
 from tokentrail.config import Settings
-from tokentrail.http import Endpoint
-from tokentrail.transport import SendResult, SendStatus
 
 BATCH: Final = 64
 TOKENS_PER_REQUEST: Final = 256

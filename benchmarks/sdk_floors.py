@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from tokentrail import RequestTrail, semconv
-from tokentrail.wire import Buffer, Columns, fill
+from tokentrail._encode.wire import Buffer, Columns, fill
 
 _pack: Final = struct.Struct("12n").pack
 _keep: Final = deque[bytes](maxlen=65_536).append

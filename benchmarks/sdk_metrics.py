@@ -19,8 +19,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from benchmarks.report import JsonPath, Quick, publish
 from tokentrail import RequestTrail, now_ns
-from tokentrail.metrics import Metrics
-from tokentrail.spans import Emitted
+from tokentrail._build.metrics import Metrics
+from tokentrail._build.spans import Emitted
 from tokentrail.testing import MemoryTrail
 
 _TTFT_NS, _GAP_NS, _TOKENS = 120_000_000, 20_000_000, 128

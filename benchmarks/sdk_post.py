@@ -23,8 +23,8 @@ import typer
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from benchmarks.report import JsonPath, Quick, publish
-from tokentrail.http import Endpoint, OtlpHttp
-from tokentrail.transport import SendStatus
+from tokentrail._send.http import Endpoint, OtlpHttp
+from tokentrail._send.transport import SendStatus
 
 BODIES: Final = {"small": 2_000, "large": 1_000_000}
 HEADERS: Final = {"content-type": "application/x-protobuf"}

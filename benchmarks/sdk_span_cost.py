@@ -32,9 +32,9 @@ from opentelemetry.trace import SpanKind, set_span_in_context
 from benchmarks.report import JsonPath, Quick, publish
 from benchmarks.sdk_floors import fill_ns, no_step, packed_step
 from tokentrail import Phase, RequestTrail, Trail, now_ns, semconv
+from tokentrail._send.http import Endpoint
+from tokentrail._send.transport import SendResult, SendStatus
 from tokentrail.config import Settings
-from tokentrail.http import Endpoint
-from tokentrail.transport import SendResult, SendStatus
 
 BATCHES: Final = (1, 8, 64)
 BURST_TOKENS: Final = 16_384

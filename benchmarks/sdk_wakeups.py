@@ -29,8 +29,8 @@ import typer
 
 from benchmarks.report import JsonPath, Quick, publish
 from tokentrail import Phase, RequestTrail, Settings, Trail, now_ns
-from tokentrail.http import Endpoint
-from tokentrail.transport import SendResult, SendStatus
+from tokentrail._send.http import Endpoint
+from tokentrail._send.transport import SendResult, SendStatus
 
 OPEN: Final = 10_000
 ARRIVALS_PER_S: Final = 1_000

@@ -26,8 +26,8 @@ def main() -> None:
     from vllm.v1.engine.output_processor import OutputProcessor
 
     from tokentrail import Trail
+    from tokentrail._send.transport import SendResult, SendStatus
     from tokentrail.integrations import vllm as plugin
-    from tokentrail.transport import SendResult, SendStatus
 
     trail = Trail(transport=lambda _: SendResult(SendStatus.DELIVERED))
     vars(plugin)["engine_trail"] = lambda *_: trail

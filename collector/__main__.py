@@ -11,8 +11,8 @@ import sys
 from collector.service import Service
 from collector.settings import load_settings
 from collector.store.errors import StoreError
-from tokentrail import open_files, private_files
-from tokentrail.folders import of_a_collector
+from tokentrail.shared import open_files, private_files
+from tokentrail.shared.folders import of_a_collector
 
 logger = logging.getLogger("collector")
 

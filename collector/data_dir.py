@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from collector.store.errors import StoreError
-from tokentrail import private_files
+from tokentrail.shared import private_files
 
 _OURS: Final = re.compile(
     r"(wal|wal_\w+|store|lock|keys|audit|counters|dead_letters|damaged_parts|retention_clock|settings|lost\+found"

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import uvicorn
 
-from tokentrail.folders import words_of
-from tokentrail.http_protocol import HEADER_TIMEOUT_S, HttpProtocol
+from tokentrail.shared.folders import words_of
+from tokentrail.shared.http_protocol import HEADER_TIMEOUT_S, HttpProtocol
 
 _MAX_CONNECTIONS: Final = 512
 _MOST_UNREAD_BYTES: Final = 256 * 1024 * 1024

@@ -53,7 +53,7 @@ from collector.store.store import Store
 from collector.store.usage import Usage
 from collector.wal.log import PAUSE, SegmentLog
 from collector.watermark import OldestWaiting, Watermark
-from tokentrail.hosts import names_in
+from tokentrail.shared.hosts import names_in
 
 _LEAST_STOP_S: Final = 1.0
 """Every stage has this long to stop, also when those before it have used up the time."""

@@ -18,7 +18,7 @@ from collector.store.definitions import Decoding
 from collector.store.layout import Layout
 from collector.store.retention import parse_retention
 from collector.wal.policy import Fsync
-from tokentrail.folders import file, folder
+from tokentrail.shared.folders import file, folder
 
 MIB = 1024 * 1024
 _NO_PARAMETERS: Final = frozenset(

@@ -9,7 +9,7 @@ from typing import Final
 _BATCH_NS: Final = 2_000_000_000
 """The SDK sends once a second. Exporters of others with longer intervals are complete that much later."""
 _LONGEST_RETRY_NS: Final = 35_000_000_000
-"""Senders that were refused try again after 30.5 s at the latest (tokentrail.export), then send the waiting ones."""
+"""Senders that were refused try again after 30.5 s at the latest (tokentrail._send), then send the waiting ones."""
 
 OldestWaiting = Callable[[], int | None]
 """Unix ns of the oldest data that the store does not have yet; None when it has all."""

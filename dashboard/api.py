@@ -12,7 +12,7 @@ import httpx
 import streamlit as st
 
 from dashboard import login
-from tokentrail.connection import KEY, ConnectionSettingError, client, in_words, remedy
+from tokentrail.shared.connection import KEY, ConnectionSettingError, client, in_words, remedy
 
 API_URL_VARIABLE = "TOKENTRAIL_API_URL"
 DEFAULT_API_URL = "http://127.0.0.1:8080"

@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from streamlit.starlette import App
 
 from dashboard import login
-from tokentrail.hosts import AllowedHosts, allowed_names
+from tokentrail.shared.hosts import AllowedHosts, allowed_names
 
 _login = login.from_environment()
 app = App(

@@ -15,7 +15,7 @@ from streamlit.elements.lib.streamlit_plotly_theme import configure_streamlit_pl
 
 from dashboard import palette
 from dashboard.transform import Json, Series
-from tokentrail.formatting import duration, instant, one_line
+from tokentrail.shared.formatting import duration, instant, one_line
 
 HEIGHT = 230
 CONFIG = {"displayModeBar": False, "responsive": True}

@@ -14,8 +14,8 @@ from dashboard.api import Problem, api_url
 from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
-from tokentrail.connection import OTHER_FORM
-from tokentrail.formatting import cell, clock, data_until, plain, without_user
+from tokentrail.shared.connection import OTHER_FORM
+from tokentrail.shared.formatting import cell, clock, data_until, plain, without_user
 
 _log = logging.getLogger(__name__)
 _last = {"took_s": 0.5}

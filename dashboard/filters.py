@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 
 from dashboard.api import ask, fetch_seldom
-from tokentrail.connection import OTHER_FORM
+from tokentrail.shared.connection import OTHER_FORM
 
 RANGES = {"5m": 300, "15m": 900, "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "30d": 2592000}
 DEFAULT_RANGE = "15m"

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import streamlit as st
 
-from tokentrail.formatting import plain
+from tokentrail.shared.formatting import plain
 
 VARIABLE: Final = "TOKENTRAIL_LOGIN"
 _TEXTS: Final = ("issuer", "client_id", "client_secret_file", "redirect_uri", "cookie_secret_file")

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tokentrail.formatting import duration, instant
 from tokentrail.semconv import Phase
+from tokentrail.shared.formatting import duration, instant
 
 Json = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ from plotly.subplots import make_subplots
 
 from dashboard import charts, palette
 from dashboard.transform import Json, interference, placed, waiting_phases
-from tokentrail.formatting import count, duration
 from tokentrail.semconv import Phase
+from tokentrail.shared.formatting import count, duration
 
 ROWS = {"phases": 56, "tokens": 330, "steps": 120, "kv": 110}
 """Height of each panel in pixels."""

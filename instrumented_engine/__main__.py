@@ -21,8 +21,9 @@ from instrumented_engine.server.http import create_config
 from instrumented_engine.server.service import Service
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import load
-from tokentrail import Trail, open_files, semconv
-from tokentrail.folders import words_of
+from tokentrail import Trail, semconv
+from tokentrail.shared import open_files
+from tokentrail.shared.folders import words_of
 
 OTHER_FILES = 256
 """Files that are no connections of requests: torch's, and connections of clients that ask nothing."""

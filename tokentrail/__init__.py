@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Any
 from tokentrail.version import __version__
 
 if TYPE_CHECKING:
-    from tokentrail.clock import now_ns
-    from tokentrail.coldstart import ColdStart
+    from tokentrail._build.sampling import Sampling, Thresholds
+    from tokentrail._host.books import TrailStats
+    from tokentrail._host.clock import now_ns
+    from tokentrail._record.coldstart import ColdStart
+    from tokentrail._record.request import Choice, RequestTrail
+    from tokentrail._send.http import Endpoint
+    from tokentrail.clients.observe import observe
     from tokentrail.config import Settings
-    from tokentrail.export import TrailStats
-    from tokentrail.http import Endpoint
-    from tokentrail.observed import observe
-    from tokentrail.request import Choice, RequestTrail
-    from tokentrail.sampling import Sampling, Thresholds
     from tokentrail.semconv import KvEvent, Phase, Status
     from tokentrail.trail import Trail
 
 _MODULES = {
-    "Choice": "request",
-    "ColdStart": "coldstart",
-    "Endpoint": "http",
+    "Choice": "_record.request",
+    "ColdStart": "_record.coldstart",
+    "Endpoint": "_send.http",
     "KvEvent": "semconv",
     "Phase": "semconv",
-    "RequestTrail": "request",
-    "Sampling": "sampling",
+    "RequestTrail": "_record.request",
+    "Sampling": "_build.sampling",
     "Settings": "config",
     "Status": "semconv",
-    "Thresholds": "sampling",
+    "Thresholds": "_build.sampling",
     "Trail": "trail",
-    "TrailStats": "export",
-    "now_ns": "clock",
-    "observe": "observed",  # a module of that name would take the function's place
+    "TrailStats": "_host.books",
+    "now_ns": "_host.clock",
+    "observe": "clients.observe",
 }
 
 __all__ = [

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
@@ -21,9 +19,9 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.util.re import parse_env_headers
 
 from tokentrail import semconv
-from tokentrail.guard import logger
-from tokentrail.http import GRPC, HTTP, Endpoint
-from tokentrail.sampling import Sampling, Thresholds
+from tokentrail._build.sampling import Sampling, Thresholds
+from tokentrail._host.guard import logger
+from tokentrail._send.http import GRPC, HTTP, Endpoint
 
 MAX_QUEUE_BYTES: Final = "TOKENTRAIL_MAX_QUEUE_BYTES"
 MAX_REQUEST_AGE_S: Final = "TOKENTRAIL_MAX_REQUEST_AGE_S"
@@ -72,27 +70,6 @@ class Settings:
             strict=env.text(STRICT).lower() == "true",
             sampling=env.sampling(),
         )
-
-
-def body_compression(endpoint: Endpoint) -> Compression:
-    """The compression of bodies in the queue. A gRPC channel compresses its messages itself."""
-    return Compression.NoCompression if endpoint.protocol == GRPC else endpoint.compression
-
-
-def compressor(compression: Compression) -> Callable[[bytes], bytes]:
-    """The function that compresses a body."""
-    if compression is Compression.Gzip:
-        return lambda body: gzip.compress(body, compresslevel=1, mtime=0)
-    if compression is Compression.Deflate:
-        return lambda body: zlib.compress(body, level=1)
-    return bytes
-
-
-def decompressor(compression: Compression) -> Callable[[bytes], bytes]:
-    """The inverse of `compressor`."""
-    if compression is Compression.Gzip:
-        return gzip.decompress
-    return zlib.decompress if compression is Compression.Deflate else bytes
 
 
 def _endpoint(env: _Env) -> Endpoint:

@@ -21,12 +21,12 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Sampler
 
 from tokentrail import semconv
+from tokentrail._record.recipient import Recipient
+from tokentrail._record.request import Choice, RequestTrail
+from tokentrail._send.http import Endpoint
+from tokentrail._send.transport import SendResult, SendStatus
 from tokentrail.config import Settings
-from tokentrail.http import Endpoint
-from tokentrail.recipient import Recipient
-from tokentrail.request import Choice, RequestTrail
 from tokentrail.trail import Trail
-from tokentrail.transport import SendResult, SendStatus
 
 __all__ = [
     "START_NS",

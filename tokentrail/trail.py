@@ -1,4 +1,4 @@
-"""The calls of an engine. `Trail.step`, the hot path, is in `recorder.py`; other threads build and send."""
+"""The calls of an engine. `Trail.step`, the hot path, is in `_record/recorder.py`; other threads build and send."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.trace import SpanKind
 
-from tokentrail import arguments, exits
-from tokentrail.arguments import AttributeValue, Carrier, RequestStart
-from tokentrail.clock import bounded, floored, now_ns
-from tokentrail.coldstart import ColdStart
-from tokentrail.config import Settings, body_compression, resource_of, with_instance
-from tokentrail.context import sample
-from tokentrail.encode import text
-from tokentrail.events import KvSpan
-from tokentrail.export import Exporter, TrailStats
-from tokentrail.guard import Guard
-from tokentrail.handle import dumps, loads
-from tokentrail.http import Endpoint, transport_to
-from tokentrail.pipeline import Pipeline
-from tokentrail.recipient import Chunk, Host
-from tokentrail.recorder import Recorder
-from tokentrail.records import CHOICE, CHUNK, END, LEAVE, START, Kind
-from tokentrail.request import Choice, RequestTrail, UnrecordedRequest
+from tokentrail._build.events import KvSpan
+from tokentrail._encode.encode import text
+from tokentrail._host import exits
+from tokentrail._host.books import TrailStats
+from tokentrail._host.clock import bounded, floored, now_ns
+from tokentrail._host.guard import Guard
+from tokentrail._pipeline import Pipeline
+from tokentrail._record import arguments
+from tokentrail._record.arguments import AttributeValue, Carrier, RequestStart
+from tokentrail._record.coldstart import ColdStart
+from tokentrail._record.context import sample
+from tokentrail._record.handle import dumps, loads
+from tokentrail._record.recipient import Chunk, Host
+from tokentrail._record.recorder import Recorder
+from tokentrail._record.records import CHOICE, CHUNK, END, LEAVE, START, Kind
+from tokentrail._record.request import Choice, RequestTrail, UnrecordedRequest
+from tokentrail._send.compression import body_compression
+from tokentrail._send.export import Exporter
+from tokentrail._send.http import Endpoint, transport_to
+from tokentrail._send.split import halves
+from tokentrail._send.transport import Transport
+from tokentrail.config import Settings, resource_of, with_instance
 from tokentrail.semconv import KvEvent
-from tokentrail.split import halves
-from tokentrail.transport import Transport
 from tokentrail.version import __version__
 
 FORKED: Final = (

@@ -19,7 +19,7 @@ from collector.access.keys import Key, KeyFileError, changing, make_key, read_ke
 from collector.access.ownership import OwnershipError
 from collector.settings import Settings, describe_problems
 from collector.slo.durations import parse_duration
-from tokentrail.folders import of_a_collector
+from tokentrail.shared.folders import of_a_collector
 
 
 def main(arguments: list[str]) -> int:

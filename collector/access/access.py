@@ -10,7 +10,7 @@ from typing import Final
 from collector.access.audit import AuditLog
 from collector.access.caller import ANYBODY, Caller, Role
 from collector.access.keyring import Keyring, utc_now
-from tokentrail.hosts import is_allowed, is_loopback
+from tokentrail.shared.hosts import is_allowed, is_loopback
 
 
 class UnauthenticatedError(PermissionError):

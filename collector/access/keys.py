@@ -25,7 +25,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from collector.access.caller import Role
 from collector.access.ownership import Place, placed
-from tokentrail import private_files
+from tokentrail.shared import private_files
 
 _PREFIX: Final = "tokentrail"
 _LOCKED_S: Final = 30.0

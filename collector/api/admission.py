@@ -21,7 +21,7 @@ from collector.api.problems import answer
 from collector.api.session import CURRENT, ClientLeftError, QueryLimits, Session, TooLongError
 from collector.status import ApiRefusal, IngestStatus
 from collector.store.insert import MEMORY_LIMIT_EXCEEDED
-from tokentrail.hosts import READING, foreign_page
+from tokentrail.shared.hosts import READING, foreign_page
 
 _WITHOUT_KEY: Final = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 _ASSETS: Final = "/static-offline-docs/"

@@ -14,7 +14,7 @@ from collector.api.parameters import NoQuery
 from collector.api.problems import Problem, responses
 from collector.backup.archive import BackupError
 from collector.backup.cut import Backups, Stream
-from tokentrail.http_protocol import CUT_AT_SHUTDOWN
+from tokentrail.shared.http_protocol import CUT_AT_SHUTDOWN
 
 
 def router(backups: Backups) -> APIRouter:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from collector.backup.archive import BackupError
 from collector.backup.restore import restore
-from tokentrail import private_files
+from tokentrail.shared import private_files
 
 
 def main(arguments: list[str]) -> int:

@@ -13,7 +13,7 @@ from collector.receive.ingest import Ingest
 from collector.samples.targets import parse_static
 from collector.settings import Settings, listed
 from collector.status import IngestStatus
-from tokentrail.folders import words_of
+from tokentrail.shared.folders import words_of
 
 if TYPE_CHECKING:
     from collector.samples.scraper import Scraper

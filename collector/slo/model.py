@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from collector.slo.durations import parse_duration
-from tokentrail.folders import words_of
+from tokentrail.shared.folders import words_of
 
 _REPR = Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 80, 80

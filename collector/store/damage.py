@@ -21,8 +21,8 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from collector.data_dir import lock_folder
 from collector.store.errors import StoreError
 from collector.store.store import Store
-from tokentrail import private_files
-from tokentrail.folders import of_a_collector
+from tokentrail.shared import private_files
+from tokentrail.shared.folders import of_a_collector
 
 _CODES: Final = frozenset(
     {

@@ -6,7 +6,7 @@ from typing import Final
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from tokentrail.folders import words_of
+from tokentrail.shared.folders import words_of
 
 PASSING: Final = frozenset(
     {

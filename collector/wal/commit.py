@@ -11,7 +11,7 @@ from collector.once_a_minute import OnceAMinute
 from collector.status import IngestStatus
 from collector.wal.frame import HEADER_BYTES, Frame, digest_of
 from collector.wal.log import SegmentLog
-from tokentrail.folders import words_of
+from tokentrail.shared.folders import words_of
 
 PROBE_S: Final = 1.0
 """A log that failed is tried this often, so that it is ready again without waiting for traffic."""

@@ -12,7 +12,7 @@ from dashboard import components
 from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
-from tokentrail.formatting import UNDEFINED, clock, count, duration, instant, of_tenant, percent, plain
+from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, instant, of_tenant, percent, plain
 
 SEVERITY_COLOURS: dict[str, Any] = {"page": "red", "ticket": "orange", "info": "blue"}
 MOST_IN_VIEW = 3

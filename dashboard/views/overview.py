@@ -10,7 +10,7 @@ from dashboard.components import metric
 from dashboard.filters import View, selected
 from dashboard.transform import Json, NotEnded, goodput, on_grid, thresholds
 from dashboard.views import events, slos
-from tokentrail.formatting import count, duration, estimate, instant, percent, plain, rate
+from tokentrail.shared.formatting import count, duration, estimate, instant, percent, plain, rate
 
 LATENCIES = ("ttft", "tpot", "e2e")
 

@@ -13,7 +13,7 @@ from dashboard.components import metric
 from dashboard.filters import selected
 from dashboard.help_texts import HELP
 from dashboard.transform import Json, interference, longest_waits, missed, phase_totals, placed, wait_reasons
-from tokentrail.formatting import UNDEFINED, clock, count, duration, of_tenant, percent, plain, tpot
+from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, of_tenant, percent, plain, tpot
 
 TRACE_ID = re.compile(r"[0-9a-f]{32}")
 FIRST_DIGITS = re.compile(r"[0-9a-f]{8,31}")

@@ -12,7 +12,7 @@ from dashboard import components
 from dashboard.api import Problem, Query, ask, fetch
 from dashboard.filters import selected
 from dashboard.transform import Json, missed_by
-from tokentrail.formatting import UNDEFINED, clock, count, instant, of_tenant, plain
+from tokentrail.shared.formatting import UNDEFINED, clock, count, instant, of_tenant, plain
 
 SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
 STATUSES = ("ok", "error", "cancelled", "unknown", "in_flight", "lost")

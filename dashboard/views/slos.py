@@ -8,7 +8,7 @@ from dashboard import components, palette
 from dashboard.components import bar, metric
 from dashboard.help_texts import HELP
 from dashboard.transform import Json, NotEnded, idle_last, slo_state
-from tokentrail.formatting import UNDEFINED, count, duration, estimate, pace, percent, plain, significant
+from tokentrail.shared.formatting import UNDEFINED, count, duration, estimate, pace, percent, plain, significant
 
 STATES = {
     "page": ("Page", "red", ":material/notifications_active:"),

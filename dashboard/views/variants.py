@@ -12,7 +12,7 @@ from dashboard import charts, components, palette
 from dashboard.api import Problem, ask, fetch
 from dashboard.filters import View, selected
 from dashboard.transform import Json
-from tokentrail.formatting import count, duration, percent, rate
+from tokentrail.shared.formatting import count, duration, percent, rate
 
 MOST = 30
 """Variants that are shown: each one costs a question."""

@@ -17,7 +17,7 @@ from tokentrail.semconv import Wait
 if TYPE_CHECKING:
     from instrumented_engine.core.beams import Beams
     from instrumented_engine.core.request import Request, SamplingParams
-    from tokentrail.recipient import Recipient
+    from tokentrail._record.recipient import Recipient
 
 
 @dataclass(frozen=True, slots=True)

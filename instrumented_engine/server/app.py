@@ -40,7 +40,7 @@ from instrumented_engine.server.schemas import (
 from instrumented_engine.server.service import Service
 from instrumented_engine.startup import Loaded
 from tokentrail import __version__
-from tokentrail.hosts import AllowedHosts, allowed_names
+from tokentrail.shared.hosts import AllowedHosts, allowed_names
 
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 CLIENT_CLOSED_REQUEST = 499

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from instrumented_engine.server import errors
 from instrumented_engine.server.app import create_app
 from instrumented_engine.server.service import Service
-from tokentrail.http_protocol import HttpProtocol
+from tokentrail.shared.http_protocol import HttpProtocol
 
 READ_TIMEOUT_S = 60.0
 """A client that takes nothing of an answer for so long loses its connection: what it does not take is in memory."""

@@ -7,8 +7,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.support.collector import ROOT, Collector
 from tokentrail import Phase, Trail, now_ns
+from tokentrail._send.http import Endpoint
 from tokentrail.config import Settings
-from tokentrail.http import Endpoint
 
 pytestmark = pytest.mark.e2e
 SECOND = 1_000_000_000

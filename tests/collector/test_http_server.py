@@ -16,7 +16,7 @@ from collector.receive.errors import BusyError
 from collector.receive.http import BodyLimits, create_otlp_app
 from tests.collector.test_otlp_http import PROTOBUF, Receiver
 from tests.support.otlp import token_body
-from tokentrail.http_protocol import HttpProtocol
+from tokentrail.shared.http_protocol import HttpProtocol
 
 WAIT_S = 120
 HEADER = b"POST /v1/traces HTTP/1.1\r\nHost: c\r\nContent-Type: application/x-protobuf\r\n"

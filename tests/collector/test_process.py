@@ -21,7 +21,7 @@ from tests.support import forked
 from tests.support.collector import PROTOBUF, ROOT, Collector
 from tests.support.otlp import token_body
 from tests.support.stores import new_store
-from tokentrail import open_files
+from tokentrail.shared import open_files
 
 SLOS = str(ROOT / "alerts" / "slos.yaml")
 

@@ -20,9 +20,9 @@ HOSTS = {"vllm", "sglang", "transformers", "triton"}
 """Packages that the host of an integration has, and Triton, which torch brings for CUDA."""
 EXTRAS = {
     "tokentrail/cli": ["cli"],
-    "tokentrail/connection.py": ["cli"],
-    "tokentrail/grpc.py": ["grpc"],
-    "tokentrail/http_protocol.py": ["collector-server"],
+    "tokentrail/shared/connection.py": ["cli"],
+    "tokentrail/_send/grpc.py": ["grpc"],
+    "tokentrail/shared/http_protocol.py": ["collector-server"],
     "tokentrail/load": ["engine"],
     "tokentrail/proxy": ["proxy"],
     "tokentrail": [],

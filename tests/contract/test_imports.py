@@ -1,8 +1,10 @@
 """Each package imports only the packages it may, and `import tokentrail` loads no framework into its host."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,26 +13,60 @@ ROOT = Path(__file__).parents[2]
 OURS = ("tokentrail", "instrumented_engine", "collector", "alerts", "dashboard", "benchmarks", "tests")
 ALLOWED = {
     "tokentrail": {"tokentrail"},
-    "instrumented_engine": {"instrumented_engine", "tokentrail"},
-    "collector": {
-        "collector",
-        "tokentrail.folders",
-        "tokentrail.hosts",
-        "tokentrail.http_protocol",
-        "tokentrail.open_files",
-        "tokentrail.private_files",
+    "tokentrail/_host": {"tokentrail._host"},
+    "tokentrail/_encode": {"tokentrail._encode"},
+    "tokentrail/_record": {"tokentrail._record", "tokentrail._host", "tokentrail._encode", "tokentrail.semconv"},
+    "tokentrail/_build": {
+        "tokentrail._build",
+        "tokentrail._record",
+        "tokentrail._host",
+        "tokentrail._encode",
         "tokentrail.semconv",
         "tokentrail.version",
     },
-    "alerts": {"alerts", "collector.slo", "tokentrail.folders"},
+    "tokentrail/_send": {
+        "tokentrail._send",
+        "tokentrail._host",
+        "tokentrail._encode",
+        "tokentrail.shared",
+    },
+    "tokentrail/clients": {
+        "tokentrail.clients",
+        "tokentrail._record",
+        "tokentrail._host",
+        "tokentrail.semconv",
+        "tokentrail.trail",
+    },
+    "tokentrail/shared": {"tokentrail.shared"},
+    "instrumented_engine": {"instrumented_engine", "tokentrail"},
+    "collector": {
+        "collector",
+        "tokentrail.shared.folders",
+        "tokentrail.shared.hosts",
+        "tokentrail.shared.http_protocol",
+        "tokentrail.shared.open_files",
+        "tokentrail.shared.private_files",
+        "tokentrail.semconv",
+        "tokentrail.version",
+    },
+    "alerts": {"alerts", "collector.slo", "tokentrail.shared.folders"},
     "dashboard": {
         "dashboard",
-        "tokentrail.connection",
-        "tokentrail.formatting",
-        "tokentrail.hosts",
+        "tokentrail.shared.connection",
+        "tokentrail.shared.formatting",
+        "tokentrail.shared.hosts",
         "tokentrail.semconv",
     },
 }
+
+ENTER = {
+    "tokentrail/cli": {"_send"},  # `doctor` sends as the SDK does
+    "tokentrail/integrations": {"_record"},  # the types of arguments
+    "tokentrail/proxy": {"_host"},
+    "instrumented_engine": {"_record"},  # the type of what gets tokens
+    "benchmarks": {"_build", "_encode", "_send"},  # they measure the rooms
+}
+"""Who enters private rooms of the SDK, besides its rooms, the files of `tokentrail/` itself and the tests."""
 
 
 def imports(path: Path) -> set[str]:
@@ -62,12 +98,36 @@ def test_imports_go_one_way(package):
     assert wrong == []
 
 
+def private_rooms(paths: Iterable[Path]) -> set[str]:
+    return {
+        match[1] for path in paths for name in imports(path) if (match := re.match(r"tokentrail\.(_[a-z]\w*)", name))
+    }
+
+
+def test_only_those_that_are_named_enter_a_private_room():
+    parts = [f"tokentrail/{part}" for part in ("cli", "integrations", "load", "proxy")]
+    parts += ["instrumented_engine", "collector", "alerts", "dashboard", "benchmarks", "examples"]
+    entered = {part: private_rooms((ROOT / part).rglob("*.py")) for part in parts}
+    assert {part: rooms for part, rooms in entered.items() if rooms} == ENTER
+
+
+def test_every_room_has_a_rule():
+    rooms = {f"tokentrail/{path.parent.name}" for path in (ROOT / "tokentrail").glob("*/__init__.py")}
+    parts = {"tokentrail/cli", "tokentrail/integrations", "tokentrail/load", "tokentrail/proxy"}
+    assert rooms - parts == {room for room in ALLOWED if room.startswith("tokentrail/")}
+    face = {path.stem for path in (ROOT / "tokentrail").glob("*.py")}
+    assert face == {"__init__", "_pipeline", "config", "semconv", "testing", "trail", "version"}
+
+
 def test_the_rule_would_catch_a_wrong_import(tmp_path):
     bad = tmp_path / "bad.py"
     bad.write_text("from tokentrail import Trail\nimport collector.store\n")
     assert imports(bad) == {"tokentrail", "tokentrail.Trail", "collector.store"}
     assert not is_allowed("tokentrail.Trail", ALLOWED["collector"])
     assert not is_allowed("collector.store", ALLOWED["alerts"])
+    assert not is_allowed("tokentrail._send.export", ALLOWED["tokentrail/_record"])
+    bad.write_text("from tokentrail import __version__, _send\nfrom tokentrail._record.request import Choice\n")
+    assert private_rooms([bad]) == {"_send", "_record"}
 
 
 def test_importing_the_sdk_loads_no_framework():

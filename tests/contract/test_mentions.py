@@ -72,8 +72,11 @@ def test_each_kind_of_name_is_found_and_checked(text, names):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("`Trail.step` (`tokentrail/recorder.py`), `Trail.step`, the hot path, is in `recorder.py`", []),
-        ("`Trail.step`, the hot path, is in\n`tokentrail/records.py`", ["Trail.step in tokentrail/records.py"]),
+        ("`Trail.step` (`tokentrail/_record/recorder.py`), `Trail.step`, the hot path, is in `recorder.py`", []),
+        (
+            "`Trail.step`, the hot path, is in\n`tokentrail/_record/records.py`",
+            ["Trail.step in tokentrail/_record/records.py"],
+        ),
         ("`Assembler.build_steps(run)` (`records.py`)", ["Assembler.build_steps in records.py"]),
         ("`Recorder` (`gone.py`)", ["Recorder in gone.py"]),
         ("`PAUSE` (`collector/wal/log.py`) and `missing` is in `tests/contract/mentions.py`", []),

@@ -11,7 +11,7 @@ from dashboard.filters import View
 from dashboard.views import slos
 from dashboard.views.events import behind, cold_start_row, lasted, worst_first
 from dashboard.views.requests import table
-from tokentrail.formatting import instant
+from tokentrail.shared.formatting import instant
 
 
 @pytest.mark.parametrize(

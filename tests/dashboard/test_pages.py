@@ -12,7 +12,7 @@ from playwright.sync_api import Locator
 
 from tests.dashboard.browser import finished
 from tests.dashboard.feed import HOSTILE_TENANT, TRACEPARENT
-from tokentrail.formatting import clock, count, duration, instant, pace, percent, rate
+from tokentrail.shared.formatting import clock, count, duration, instant, pace, percent, rate
 
 
 def metrics(scope):

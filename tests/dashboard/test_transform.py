@@ -29,7 +29,7 @@ from dashboard.transform import (
     waiting_phases,
 )
 from dashboard.waterfall import extent, figure
-from tokentrail.formatting import instant
+from tokentrail.shared.formatting import instant
 
 WINDOW = {"start": "2026-11-21T10:00:03Z", "end": "2026-11-21T10:00:40Z", "complete_until": "2026-11-21T10:00:40Z"}
 

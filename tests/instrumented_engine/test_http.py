@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from instrumented_engine.server import http, middleware
-from tokentrail.http_protocol import HttpProtocol
+from tokentrail.shared.http_protocol import HttpProtocol
 
 from .server_support import MODEL, post, served, tiny_loader
 

@@ -3,7 +3,7 @@
 import resource
 from contextlib import contextmanager
 
-from tokentrail import open_files
+from tokentrail.shared import open_files
 
 FEW = 512
 

@@ -6,9 +6,9 @@ import sys
 import time
 
 from tokentrail import semconv
-from tokentrail.envelope import Payload
-from tokentrail.export import Exporter
-from tokentrail.guard import Guard
+from tokentrail._encode.envelope import Payload
+from tokentrail._host.guard import Guard
+from tokentrail._send.export import Exporter
 from tokentrail.testing import START_NS, SendResult, SendStatus
 
 T0 = START_NS

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.tokentrail.support import MS, T0, US, start
 from tokentrail import Phase, Status, semconv
-from tokentrail.request import MAX_CHOICE, UnrecordedRequest
-from tokentrail.sampling import Sampling
+from tokentrail._build.sampling import Sampling
+from tokentrail._record.request import MAX_CHOICE, UnrecordedRequest
 from tokentrail.testing import MemoryTrail
 
 
@@ -159,7 +159,7 @@ def test_choices_of_requests_that_record_nothing_record_nothing():
 
 
 def test_tokens_of_choices_that_found_no_room_are_told_by_the_request(monkeypatch):
-    monkeypatch.setattr("tokentrail.recorder.MAX_ENTRIES", 6)
+    monkeypatch.setattr("tokentrail._record.recorder.MAX_ENTRIES", 6)
     trail = MemoryTrail()
     request = start(trail)
     choice = request.choice(0)

@@ -188,7 +188,7 @@ def test_an_address_where_nobody_listens(address):
 
 def test_without_grpcio_the_port_is_not_asked(serve, monkeypatch):
     http, rpc = serve()
-    monkeypatch.delitem(sys.modules, "tokentrail.grpc")
+    monkeypatch.delitem(sys.modules, "tokentrail._send.grpc")
     monkeypatch.setitem(sys.modules, "grpc", None)
     of_http, of_grpc = examined(http, rpc)
     assert (of_http[0], of_grpc[0], of_grpc[2]) == ("ok", "warn", "pip install 'tokentrail[grpc]'")

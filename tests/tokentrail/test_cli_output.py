@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.tokentrail.test_cli_demo import REQUEST
 from tokentrail.cli import dead_letters, doctor, request, requests, spans
 from tokentrail.cli.output import console, note
-from tokentrail.formatting import one_line
+from tokentrail.shared.formatting import one_line
 
 NAME = "[/x] m[v2]\n\x1b[31mred\x9b\u2028\u202e"
 """A name as a client may send it: markup of rich, a line break, a colour, and a mark that turns the text around."""

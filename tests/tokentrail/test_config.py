@@ -5,8 +5,9 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.sdk.resources import Resource
 
 from tokentrail import Trail, config
-from tokentrail.config import Settings, body_compression, with_instance
-from tokentrail.http import GRPC, HTTP, Endpoint, tls_files
+from tokentrail._send.compression import body_compression
+from tokentrail._send.http import GRPC, HTTP, Endpoint, tls_files
+from tokentrail.config import Settings, with_instance
 
 
 def settings(**env):

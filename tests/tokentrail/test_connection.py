@@ -8,7 +8,15 @@ import httpx
 import pytest
 
 from tests.support.certificates import make_certificate
-from tokentrail.connection import ConnectionSettingError, client, in_words, key_header, remedy, transport, way_out
+from tokentrail.shared.connection import (
+    ConnectionSettingError,
+    client,
+    in_words,
+    key_header,
+    remedy,
+    transport,
+    way_out,
+)
 
 NOBODY = "http://127.0.0.1:9"
 

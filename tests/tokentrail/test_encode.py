@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind, TraceState
 from opentelemetry.trace.status import Status, StatusCode
 
-from tokentrail import encode
-from tokentrail.encode import Span, attributes_bytes, span_bytes, text, varint
+from tokentrail._encode import encode
+from tokentrail._encode.encode import Span, attributes_bytes, span_bytes, text, varint
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 scalars = st.one_of(words, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False))

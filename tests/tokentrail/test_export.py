@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokentrail.support import DELIVERED, MS, REFUSED, RETRY, T0, exporter, run_out, start
-from tokentrail.envelope import Payload
-from tokentrail.export import MAX_AGE_S, MAX_ATTEMPTS, SAMPLED_OUT
-from tokentrail.guard import logger
+from tokentrail._encode.envelope import Payload
+from tokentrail._host.books import SAMPLED_OUT
+from tokentrail._host.guard import logger
+from tokentrail._send.export import MAX_AGE_S, MAX_ATTEMPTS
 from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus
 
 PARTIAL = SendResult(SendStatus.DELIVERED, "too old", rejected=2)
@@ -160,7 +161,7 @@ def test_a_batch_that_cannot_be_built_is_counted():
 
 def test_too_many_records_for_the_assembler_are_dropped_with_their_tokens(monkeypatch):
     trail = MemoryTrail()
-    monkeypatch.setattr("tokentrail.recorder.MAX_ENTRIES", 6)
+    monkeypatch.setattr("tokentrail._record.recorder.MAX_ENTRIES", 6)
     requests = [start(trail), start(trail)]
     for number in range(4):
         trail.step(number, T0, T0, requests)

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from tokentrail.folders import words_of
+from tokentrail.shared.folders import words_of
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokentrail.formatting import (
+from tokentrail.shared.formatting import (
     cell,
     clock,
     count,

@@ -23,10 +23,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 
 from tests.tokentrail.support import T0, run
 from tokentrail import Endpoint, Settings, Trail
-from tokentrail.grpc import OtlpGrpc
-from tokentrail.http import GRPC
+from tokentrail._send.grpc import OtlpGrpc
+from tokentrail._send.http import GRPC
+from tokentrail._send.transport import SendStatus
 from tokentrail.testing import parse_spans
-from tokentrail.transport import SendStatus
 
 
 class Collector(TraceServiceServicer):
@@ -165,7 +165,7 @@ def test_a_client_certificate_without_a_key_of_its_own_does_not_end_the_process(
     certificate = tmp_path / "ours.pem"
     certificate.write_text("no certificate")
     code = (
-        "import os, tokentrail, tokentrail.http as http; from tokentrail.grpc import OtlpGrpc; "
+        "import os, tokentrail, tokentrail._send.http as http; from tokentrail._send.grpc import OtlpGrpc; "
         f"to = http.Endpoint.to('https://127.0.0.1:9', protocol='grpc', client_certificate='{certificate}'); "
         "print(OtlpGrpc(to)(b'').status.name)"
     )

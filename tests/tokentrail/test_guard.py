@@ -10,10 +10,10 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from tests.tokentrail.support import T0
 from tokentrail import Trail, now_ns
-from tokentrail.clock import floored
+from tokentrail._host.clock import floored
+from tokentrail._host.guard import Guard, Throttle
+from tokentrail._send.http import Endpoint
 from tokentrail.config import Settings
-from tokentrail.guard import Guard, Throttle
-from tokentrail.http import Endpoint
 from tokentrail.testing import ManualClock, MemoryTransport
 
 

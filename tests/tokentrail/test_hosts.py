@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tokentrail.hosts import AllowedHosts, allowed_names, foreign_page, host_name, is_allowed, names_in
+from tokentrail.shared.hosts import AllowedHosts, allowed_names, foreign_page, host_name, is_allowed, names_in
 
 
 @pytest.mark.parametrize(

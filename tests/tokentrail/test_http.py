@@ -21,10 +21,11 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Trail, now_ns
-from tokentrail.config import Settings, decompressor
-from tokentrail.http import Endpoint, OtlpHttp, is_on_this_machine
+from tokentrail._send.compression import decompressor
+from tokentrail._send.http import Endpoint, OtlpHttp, is_on_this_machine
+from tokentrail._send.transport import SendStatus
+from tokentrail.config import Settings
 from tokentrail.testing import parse_spans
-from tokentrail.transport import SendStatus
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 

@@ -12,8 +12,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.trace import SpanKind
 
 from tests.tokentrail.support import MS, T0, start
-from tokentrail import Sampling, Status, Thresholds, Trail, TrailStats, metrics
-from tokentrail.pipeline import Pipeline
+from tokentrail import Sampling, Status, Thresholds, Trail, TrailStats
+from tokentrail._build import metrics
+from tokentrail._pipeline import Pipeline
 from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus
 
 TTFT, TPOT = "gen_ai.server.time_to_first_token", "gen_ai.server.time_per_output_token"

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import KvEvent, Phase, semconv
-from tokentrail.request import UnrecordedRequest
+from tokentrail._record.request import UnrecordedRequest
 from tokentrail.testing import MemoryTrail
 
 

@@ -452,7 +452,7 @@ def test_the_stream_has_the_methods_of_the_one_inside(trail):
 
 def test_the_default_trail_is_made_once_and_of_the_environment(monkeypatch):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    module = __import__("sys").modules["tokentrail.observed"]
+    module = __import__("sys").modules["tokentrail.clients.observe"]
     monkeypatch.setattr(module, "_default", [])
     assert list(tokentrail.observe(iter("ab"))) == ["a", "b"]
     assert observe(lambda: "text") == "text"
@@ -464,7 +464,7 @@ def test_without_a_trail_of_the_environment_the_answers_still_come(monkeypatch, 
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(tokentrail.Trail, "from_env", no_thread)
-    module = __import__("sys").modules["tokentrail.observed"]
+    module = __import__("sys").modules["tokentrail.clients.observe"]
     monkeypatch.setattr(module, "_default", [])
     assert list(tokentrail.observe(iter("ab"))) == ["a", "b"]
     assert observe(lambda: "text") == "text"

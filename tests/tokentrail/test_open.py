@@ -8,7 +8,7 @@ from opentelemetry.trace import SpanKind
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Phase, Status, semconv
-from tokentrail.announce import ANNOUNCE_AFTER_NS, ANNOUNCE_EVERY_NS
+from tokentrail._build.announce import ANNOUNCE_AFTER_NS, ANNOUNCE_EVERY_NS
 from tokentrail.testing import MemoryTrail
 
 S = 1_000 * MS

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tokentrail import open_files
+from tokentrail.shared import open_files
 
 UNLIMITED = resource.RLIM_INFINITY
 

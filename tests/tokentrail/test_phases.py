@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tokentrail.support import T0, US
-from tokentrail.phases import partition
+from tokentrail._build.phases import partition
 from tokentrail.semconv import Phase
 
 stamps = st.integers(T0 - 50 * US, T0 + 50 * US)

@@ -11,10 +11,10 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Trail, semconv
+from tokentrail._build.sampling import Sampling
+from tokentrail._host.gate import BREAK_S, WORK_S, Breaks, Gate
+from tokentrail._send.http import Endpoint
 from tokentrail.config import Settings
-from tokentrail.gate import BREAK_S, WORK_S, Breaks, Gate
-from tokentrail.http import Endpoint
-from tokentrail.sampling import Sampling
 from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus, parse_spans
 
 RETRY = SendResult(SendStatus.RETRY, "503")
@@ -362,7 +362,7 @@ def test_a_request_says_which_tokens_found_no_room_in_the_queue():
 
 
 def test_a_request_says_which_tokens_the_full_buffer_did_not_take(trail, monkeypatch):
-    monkeypatch.setattr("tokentrail.recorder.MAX_ENTRIES", 6)
+    monkeypatch.setattr("tokentrail._record.recorder.MAX_ENTRIES", 6)
     request = start(trail)
     for number in range(4):
         trail.step(number, T0, T0 + (number + 1) * MS, [request], counts=[2])

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tokentrail import private_files
+from tokentrail.shared import private_files
 
 
 def mode(path):

@@ -4,9 +4,9 @@ import pytest
 
 from tests.tokentrail.support import MS, RETRY, T0, exporter, halves, run_out, start
 from tokentrail import Endpoint, Settings, Trail
-from tokentrail.envelope import Payload, Rank
-from tokentrail.export import JOINED_BYTES, MAX_AGE_S, MAX_ATTEMPTS, Exporter
-from tokentrail.guard import Guard
+from tokentrail._encode.envelope import Payload, Rank
+from tokentrail._host.guard import Guard
+from tokentrail._send.export import JOINED_BYTES, MAX_AGE_S, MAX_ATTEMPTS, Exporter
 from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus
 
 

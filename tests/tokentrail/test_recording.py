@@ -9,7 +9,7 @@ from collector.store.insert import insert_otlp
 from tests.support.stores import open_new_store
 from tests.tokentrail.support import MS, T0
 from tokentrail import now_ns
-from tokentrail.recording import Recording
+from tokentrail.clients.recording import Recording
 from tokentrail.testing import MemoryTrail
 
 GAP_MS = 50

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokentrail.support import MS, T0, start
-from tokentrail import recorder, records, semconv
-from tokentrail.records import (
+from tokentrail import semconv
+from tokentrail._record import recorder, records
+from tokentrail._record.records import (
     END_COST,
     STEP_INTS,
     STEP_INTS_IN_DETAIL,
@@ -24,7 +25,7 @@ from tokentrail.records import (
     token_counts,
     without_malformed,
 )
-from tokentrail.request import UnrecordedRequest
+from tokentrail._record.request import UnrecordedRequest
 from tokentrail.testing import MemoryTrail
 
 ALL = 1_000_000

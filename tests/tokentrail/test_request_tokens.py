@@ -3,10 +3,11 @@
 import pytest
 
 from tests.tokentrail.support import MS, T0, attributes_of, phases_of, start
-from tokentrail import recorder, semconv
-from tokentrail.chunks import chunk_columns
-from tokentrail.recipient import ENDED_SLOT, FOREIGN_SLOT, Chunk
-from tokentrail.slots import Slots
+from tokentrail import semconv
+from tokentrail._build.chunks import chunk_columns
+from tokentrail._build.slots import Slots
+from tokentrail._record import recorder
+from tokentrail._record.recipient import ENDED_SLOT, FOREIGN_SLOT, Chunk
 
 
 def test_tokens_without_a_step(trail, clock):

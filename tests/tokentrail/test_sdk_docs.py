@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 from tests.tokentrail.support import run
-from tokentrail import announce, assemble, config, export, records, semconv
+from tokentrail import config, semconv
+from tokentrail._build import announce, assemble
+from tokentrail._host import books
 from tokentrail.config import Settings
 from tokentrail.testing import parse_spans
 
@@ -97,11 +99,11 @@ def test_every_reason_of_a_drop_is_listed():
     assert set(listed) == {
         assemble.FOREIGN,
         assemble.LATE,
-        records.MALFORMED,
-        export.BUFFER_FULL,
-        export.DISPLACED,
-        export.EXPIRED,
-        export.REFUSED,
-        export.REJECTED,
-        export.SHUTDOWN,
+        books.MALFORMED,
+        books.BUFFER_FULL,
+        books.DISPLACED,
+        books.EXPIRED,
+        books.REFUSED,
+        books.REJECTED,
+        books.SHUTDOWN,
     }

@@ -15,12 +15,12 @@ from opentelemetry.trace.status import StatusCode
 
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import Phase, Status, semconv
-from tokentrail.arguments import RequestEnd, RequestStart
-from tokentrail.ended import Table
-from tokentrail.phases import partition
-from tokentrail.spans import Emitted, _announced, _usual_bytes, request_parts, start_attributes
+from tokentrail._build.ended import Table
+from tokentrail._build.phases import partition
+from tokentrail._build.spans import Emitted, _announced, _usual_bytes, request_parts
+from tokentrail._encode.wire import NO_RESOURCE
+from tokentrail._record.arguments import RequestEnd, RequestStart, start_attributes
 from tokentrail.testing import MemoryTrail
-from tokentrail.wire import NO_RESOURCE
 
 texts = st.sampled_from(["", "a", "né", "x" * 200])
 counts = st.none() | st.integers(0, 3) | st.sampled_from([2**28, 2**56 - 1, 2**56, 2**63 - 1])

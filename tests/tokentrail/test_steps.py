@@ -6,11 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.tokentrail.support import start
-from tokentrail.recipient import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT
-from tokentrail.records import take
-from tokentrail.request import UnrecordedRequest
-from tokentrail.slots import Slots, _running_max
-from tokentrail.steps import _owners, step_columns, token_columns, token_owners
+from tokentrail._build.slots import Slots, _running_max
+from tokentrail._build.steps import _owners, step_columns, token_columns, token_owners
+from tokentrail._record.recipient import ENDED_SLOT, FOREIGN_SLOT, NO_SLOT
+from tokentrail._record.records import take
+from tokentrail._record.request import UnrecordedRequest
 from tokentrail.testing import MemoryTrail
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests.tokentrail.support import T0, attributes_of, start
 from tokentrail import semconv
-from tokentrail.recording import Recording
-from tokentrail.usage import Usage
+from tokentrail.clients.recording import Recording
+from tokentrail.clients.usage import Usage
 
 NAMES = ("input_tokens", "cached_tokens", "cache_creation_tokens", "output_tokens", "reasoning_tokens")
 

@@ -13,10 +13,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 
 from tests.tokentrail.support import T0
-from tokentrail import semconv, wire
-from tokentrail.envelope import Envelope
+from tokentrail import semconv
+from tokentrail._encode import wire
+from tokentrail._encode.envelope import Envelope
+from tokentrail._encode.wire import NARROW, WIDE, Block, Buffer, Columns, fill, padded_varint
 from tokentrail.testing import parse_spans
-from tokentrail.wire import NARROW, WIDE, Block, Buffer, Columns, fill, padded_varint
 
 ENVELOPE = Envelope(Resource({"service.name": "s", "tokentrail.device.count": 2}), "tokentrail", "9")
 LIMITS = {"max_spans": 1_000, "max_bytes": 1 << 20}

@@ -13,8 +13,8 @@ from tests.support.collector import Collector
 from tests.support.stores import open_new_store
 from tests.tokentrail.support import MS, T0, start
 from tokentrail import KvEvent, Phase, Trail, now_ns, semconv
+from tokentrail._send.http import Endpoint
 from tokentrail.config import Settings
-from tokentrail.http import Endpoint
 from tokentrail.testing import MemoryTrail
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tokentrail.workbench import alike
+from tokentrail._build.workbench import alike
 
 
 def test_rows_with_the_same_known_columns_are_grouped_in_order_of_appearance():

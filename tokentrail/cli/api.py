@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import httpx
 
-from tokentrail.connection import client
+from tokentrail.shared.connection import client
 
 _PAGE: Final = 1000
 _LOOK_BACK: Final = "-30d"

@@ -19,7 +19,7 @@ from tokentrail.cli.asking import AsJson
 from tokentrail.cli.output import UNWRAPPED, console, fail, print_json
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
 from tokentrail.cli.proxy import proxy
-from tokentrail.folders import folder
+from tokentrail.shared.folders import folder
 from tokentrail.version import __version__
 
 _IN_TERMINAL: Final = sys.stdout.isatty()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokentrail.cli.output import console, fail, note, print_json
-from tokentrail.formatting import data_until, one_line, without_user
+from tokentrail.shared.formatting import data_until, one_line, without_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def _of_our_version() -> Iterator[None]:
     """End the command with a sentence when an answer is of another form than it reads."""
     from tokentrail.cli.api import other_form
-    from tokentrail.connection import OTHER_FORM
+    from tokentrail.shared.connection import OTHER_FORM
 
     try:
         yield
@@ -206,7 +206,7 @@ def doctor(
 ) -> None:
     """Look for faults: ports, clocks, disk, engines that send nothing, SLOs that judge nothing."""
     from tokentrail.cli import doctor as doctor_
-    from tokentrail.connection import ConnectionSettingError
+    from tokentrail.shared.connection import ConnectionSettingError
 
     try:
         well = doctor_.show(console(), doctor_.examine(api, otlp_http, otlp_grpc), as_json=as_json)
@@ -227,7 +227,7 @@ def _ask(url: str, question: Callable[[Api], Any]) -> Any:
     from httpx import DecodingError, HTTPError, HTTPStatusError
 
     from tokentrail.cli.api import Api, NoSuchRequest
-    from tokentrail.connection import ConnectionSettingError, in_words, way_out
+    from tokentrail.shared.connection import ConnectionSettingError, in_words, way_out
 
     try:
         client = Api(url)

@@ -15,11 +15,11 @@ from typing import Any, Final
 import httpx
 from rich.console import Console
 
-from tokentrail import private_files
 from tokentrail.cli import parts
 from tokentrail.cli.processes import ProcessFailed, uninterrupted
-from tokentrail.connection import client, in_words, way_out
-from tokentrail.formatting import without_user
+from tokentrail.shared import private_files
+from tokentrail.shared.connection import client, in_words, way_out
+from tokentrail.shared.formatting import without_user
 
 _MANIFEST: Final = "manifest.json"
 _CHUNK: Final = 1024 * 1024

@@ -23,8 +23,8 @@ from rich.table import Table
 
 from tokentrail.cli.listeners import is_otlp, misnamed, refusal
 from tokentrail.cli.output import cells
-from tokentrail.connection import ConnectionSettingError, otlp_client, post_otlp, way_out, why_unanswered
-from tokentrail.formatting import one_line, without_user
+from tokentrail.shared.connection import ConnectionSettingError, otlp_client, post_otlp, way_out, why_unanswered
+from tokentrail.shared.formatting import one_line, without_user
 
 _TIMEOUT_S: Final = 60.0
 _DAMAGED: Final = "its bytes are damaged, and might become wrong numbers"

@@ -15,8 +15,8 @@ from rich.text import Text
 from tokentrail.cli import listeners
 from tokentrail.cli.api import Api, other_form
 from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
-from tokentrail.connection import OTHER_FORM, in_words, send_otlp, way_out, why_unanswered
-from tokentrail.formatting import count, duration, instant, of_tenant, one_line, without_user
+from tokentrail.shared.connection import OTHER_FORM, in_words, send_otlp, way_out, why_unanswered
+from tokentrail.shared.formatting import count, duration, instant, of_tenant, one_line, without_user
 from tokentrail.version import __version__
 
 _CLOCK_S: Final = 2.0

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokentrail import private_files
 from tokentrail.cli.processes import ProcessFailed
+from tokentrail.shared import private_files
 
 MARKER = "tokentrail-folder"
 """File in each folder that a command owns. It names the owner and the command that uses the folder, which locks it."""

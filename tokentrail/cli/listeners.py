@@ -11,7 +11,7 @@ from typing import Final
 import httpx
 
 from tokentrail.cli.processes import PORTS
-from tokentrail.connection import (
+from tokentrail.shared.connection import (
     PROTOBUF,
     TLS_CA,
     TLS_CERT,
@@ -20,7 +20,7 @@ from tokentrail.connection import (
     remedy_of_a_close,
     send_otlp,
 )
-from tokentrail.formatting import without_user
+from tokentrail.shared.formatting import without_user
 
 TIMEOUT_S: Final = 5.0
 _ASKS_FOR_A_KEY: Final = re.compile(r" answered (UNAUTHENTICATED|PERMISSION_DENIED): ")
@@ -45,9 +45,9 @@ def send_nothing(address: str) -> bool:
     `address` may lack http://. Raises GrpcError, and ModuleNotFoundError without the package grpcio.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpcio writes a failed handshake to the terminal
-    from tokentrail.grpc import OtlpGrpc
-    from tokentrail.http import GRPC, Endpoint
-    from tokentrail.transport import SendStatus
+    from tokentrail._send.grpc import OtlpGrpc
+    from tokentrail._send.http import GRPC, Endpoint
+    from tokentrail._send.transport import SendStatus
 
     ca, cert, key = (os.environ.get(name, "").strip() for name in (TLS_CA, TLS_CERT, TLS_KEY))
     url = _with_scheme(address)
@@ -96,7 +96,7 @@ def is_otlp(answer: httpx.Response) -> bool:
 
 def refusal(answer: httpx.Response) -> str:
     """The reason in an answer that is an error."""
-    from tokentrail.http import reason_in  # loads OpenTelemetry's exporter, which no other answer needs
+    from tokentrail._send.http import reason_in  # loads OpenTelemetry's exporter, which no other answer needs
 
     return reason_in(answer.content)
 

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tokentrail.formatting import UNDEFINED, count, data_until, duration, percent
+from tokentrail.shared.formatting import UNDEFINED, count, data_until, duration, percent
 
 LOADING = "the engine loads its model; the first requests wait for it (a cold start)"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from tokentrail.formatting import UNDEFINED, one_line
+from tokentrail.shared.formatting import UNDEFINED, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

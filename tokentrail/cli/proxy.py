@@ -9,7 +9,7 @@ import typer
 
 from tokentrail.cli.output import fail
 from tokentrail.cli.processes import ProcessFailed
-from tokentrail.folders import words_of
+from tokentrail.shared.folders import words_of
 
 
 def proxy(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from tokentrail.formatting import UNDEFINED, clock, count, duration, of_tenant, one_line, tpot
+from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, of_tenant, one_line, tpot
 
 WIDTH: Final = 64
 """Columns of the time axis, where there is room."""

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tokentrail.cli.api import Api
 from tokentrail.cli.output import cells, note, short
-from tokentrail.formatting import UNDEFINED, clock, count, duration, one_line, tpot
+from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, one_line, tpot
 
 POLL_S: Final = 1.0
 _LATE_S: Final = 10.0

@@ -17,9 +17,9 @@ from tokentrail.cli.api import Api
 from tokentrail.cli.live import latencies, slos
 from tokentrail.cli.output import own_name
 from tokentrail.cli.processes import PORTS
-from tokentrail.formatting import duration
 from tokentrail.load import Observation
 from tokentrail.load.compare import Comparison, compare, longest_hop_s
+from tokentrail.shared.formatting import duration
 
 HOP_MEDIAN_S = 0.1
 """Median time that the hop between client and server may take when all processes share two cores."""

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tokentrail.cli.output import cells, short
-from tokentrail.formatting import one_line
+from tokentrail.shared.formatting import one_line
 
 
 def names(answers: Sequence[Mapping[str, Any]]) -> Table:

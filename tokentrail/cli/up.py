@@ -14,7 +14,7 @@ from tokentrail.cli.home import owned
 from tokentrail.cli.output import progress
 from tokentrail.cli.processes import ProcessFailed
 from tokentrail.cli.stack import Stack, choose_addresses
-from tokentrail.folders import has_data
+from tokentrail.shared.folders import has_data
 
 _REMEMBERED: Final = "up-slos.yaml"
 """A link to the SLO file that the last `up` with --slos has named."""

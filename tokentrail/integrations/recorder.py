@@ -10,8 +10,8 @@ from functools import wraps
 from typing import Any, Final
 
 from tokentrail import Phase, RequestTrail, Status, Trail, now_ns, semconv
-from tokentrail.arguments import AttributeValue, Carrier
-from tokentrail.recipient import Recipient
+from tokentrail._record.arguments import AttributeValue, Carrier
+from tokentrail._record.recipient import Recipient
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from tokentrail import Phase, RequestTrail, Status, Trail, now_ns
-from tokentrail.arguments import AttributeValue, Carrier
+from tokentrail._record.arguments import AttributeValue, Carrier
 from tokentrail.integrations.process import engine_trail
 from tokentrail.integrations.recorder import EngineRecorder
 

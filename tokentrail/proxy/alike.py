@@ -6,7 +6,7 @@ import json
 import re
 from typing import Final
 
-from tokentrail.answer import Answer, Output
+from tokentrail.clients.answer import Answer, Output
 
 _BEGIN: Final = re.compile(rb"(?:event: (?!error\n)[^\r\n]+\n)?data: (?=\{)")
 _TEXT: Final = re.compile(rb'"(?:content|text|delta|reasoning_content|reasoning|thinking)": ?"')

@@ -8,7 +8,7 @@ from sys import float_info
 from typing import Any, Final, NamedTuple
 
 from tokentrail import semconv
-from tokentrail.fields import count, text
+from tokentrail.clients.fields import count, text
 
 MAX_READ_BYTES: Final = 8 << 20
 """A larger request passes without being read: its model is not known."""

@@ -11,6 +11,7 @@ from opentelemetry.trace import SpanKind
 from yarl import URL
 
 from tokentrail import Status, Trail, now_ns, semconv
+from tokentrail.clients.recording import Recording
 from tokentrail.proxy.asked import Api, Asked, api_of, read
 from tokentrail.proxy.counters import Counters
 from tokentrail.proxy.flushes import Flushes
@@ -19,7 +20,6 @@ from tokentrail.proxy.problems import BROKEN, problem
 from tokentrail.proxy.settings import ProxySettings
 from tokentrail.proxy.tap import Tap
 from tokentrail.proxy.uploads import PIECE, Bodies, TooManyBytes, Upload
-from tokentrail.recording import Recording
 
 UNREACHABLE: Final = "upstream_unreachable"
 TIMEOUT: Final = "upstream_timeout"

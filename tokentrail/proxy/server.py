@@ -15,12 +15,13 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from tokentrail import Trail, open_files, semconv
-from tokentrail.hosts import REFUSED, allowed_names, refusal
+from tokentrail import Trail, semconv
 from tokentrail.proxy.counters import Counters
 from tokentrail.proxy.problems import Connection
 from tokentrail.proxy.relay import Relay, leave_out_added
 from tokentrail.proxy.settings import ProxySettings, address
+from tokentrail.shared import open_files
+from tokentrail.shared.hosts import REFUSED, allowed_names, refusal
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from tokentrail.guard import Throttle
+from tokentrail._host.guard import Throttle
+from tokentrail.clients.recording import Recording
 from tokentrail.proxy.alike import Alike
 from tokentrail.proxy.headers import READ_ENCODINGS
 from tokentrail.proxy.sse import Events
-from tokentrail.recording import Recording
 
 logger = logging.getLogger(__name__)
 

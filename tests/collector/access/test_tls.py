@@ -31,7 +31,7 @@ from tests.collector.test_otlp_http import WAIT_S, Receiver
 from tests.support.certificates import make_certificate, make_signed
 from tests.support.collector import Collector
 from tests.support.otlp import token_body
-from tokentrail.connection import client, remedy
+from tokentrail.shared.connection import client, remedy
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
 

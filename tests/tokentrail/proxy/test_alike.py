@@ -6,10 +6,10 @@ import pytest
 
 from tests.tokentrail.proxy.support import DONE, USAGE, delta
 from tokentrail import now_ns
-from tokentrail.answer import Output
+from tokentrail.clients.answer import Output
+from tokentrail.clients.recording import Recording
 from tokentrail.proxy.alike import Alike
 from tokentrail.proxy.tap import Tap
-from tokentrail.recording import Recording
 from tokentrail.testing import MemoryTrail
 
 

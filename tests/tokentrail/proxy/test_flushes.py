@@ -6,9 +6,9 @@ import pytest
 
 from tests.tokentrail.proxy.support import DONE, delta
 from tokentrail import now_ns
+from tokentrail.clients.recording import Recording
 from tokentrail.proxy.flushes import AT_ONCE, FLUSH_S, Flushes
 from tokentrail.proxy.tap import Tap
-from tokentrail.recording import Recording
 from tokentrail.testing import MemoryTrail
 
 

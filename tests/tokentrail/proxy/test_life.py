@@ -23,11 +23,12 @@ from tests.tokentrail.proxy.support import (
     proxied,
     request_span,
 )  # fmt: skip
-from tokentrail import open_files, semconv
+from tokentrail import semconv
 from tokentrail.cli.app import app
 from tokentrail.proxy import flushes, server
 from tokentrail.proxy.server import Proxy
 from tokentrail.proxy.settings import ProxySettings, WrongSetting
+from tokentrail.shared import open_files
 
 
 def outcome(trail):

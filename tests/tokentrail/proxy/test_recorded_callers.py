@@ -18,7 +18,7 @@ from tests.tokentrail.proxy.support import (
     request_span,
 )
 from tokentrail import semconv
-from tokentrail.guard import Throttle
+from tokentrail._host.guard import Throttle
 from tokentrail.proxy import tap
 
 

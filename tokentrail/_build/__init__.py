@@ -1,0 +1,1 @@
+"""The assembler thread: records become spans."""

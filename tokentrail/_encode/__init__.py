@@ -1,0 +1,1 @@
+"""Spans become OTLP bytes. It knows nothing of requests."""

@@ -1,0 +1,92 @@
+"""Records one answer of a model as it arrives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokentrail._record.recipient import Recipient
+from tokentrail._record.request import RequestTrail
+from tokentrail.clients.answer import Answer
+from tokentrail.clients.arrivals import Arrivals
+from tokentrail.semconv import ARRIVALS, ARRIVED_TOKENS, LATER_ARRIVALS, Status
+
+
+class Recording:
+    """Records one answer as it arrives: each event with output is an arrival, and the counts are those that it tells.
+
+    `several`: the request asked for more than one choice. `together`: the times of arrivals wait for `flush`, since one
+    call of the trail for all of them costs a third. Those of several choices never wait.
+    """
+
+    def __init__(self, request: RequestTrail, *, several: bool = False, together: bool = False) -> None:
+        self.request = request
+        self.answer = Answer()
+        self._arrivals = Arrivals()
+        self._several = several
+        self._together = together and not several
+        self._stamps: list[int] = []
+
+    @property
+    def arrivals(self) -> int:
+        """How many arrivals of output there were."""
+        return self._arrivals.total
+
+    def event(self, event: Any, at_ns: int | None = None) -> None:
+        """An event arrived at `at_ns` (unix ns; by default now)."""
+        for choice, said, thought in self.answer.read(event):
+            self.arrived(choice, said, thought, at_ns)
+
+    def arrived(self, choice: int, said: int, thought: int, at_ns: int | None) -> None:
+        """Output of a choice arrived, with so many bytes of text and of reasoning."""
+        if at_ns is None:
+            at_ns = self.request._now_ns()
+        self._arrivals.add(choice, said, thought, at_ns)
+        if self._together:
+            self._stamps.append(at_ns)
+            return
+        recipient: Recipient = self.request.choice(choice) if self._several else self.request
+        recipient.token(1, at_ns)
+
+    def flush(self) -> None:
+        """The arrivals that wait go to the trail."""
+        if self._stamps:
+            stamps, self._stamps = self._stamps, []
+            self.request.tokens(stamps)
+
+    def end(self, at_ns: int | None = None, *, status: Status = Status.OK, error_type: str = "") -> None:
+        """Ends the request; only the first call counts. An error that the answer told goes before a success."""
+        self.flush()
+        answer = self.answer
+        if status is Status.OK:
+            error_type = error_type or answer.error_type
+        counts = answer.usage.counts(beside_output=self.arrivals > 0)
+        self.request.end(
+            at_ns,
+            status=status,
+            error_type=error_type,
+            finish_reasons=[answer.reasons[index] for index in sorted(answer.reasons)],
+            response_model=answer.model,
+            response_id=answer.response_id,
+            attributes={ARRIVALS: self.arrivals, **self._came(**counts)},
+            **counts,
+        )
+
+    def _came(
+        self, *, output_tokens: int | None = None, reasoning_tokens: int | None = None, **_: int
+    ) -> dict[str, int]:
+        """What arrived of the output tokens, unless it is all of them.
+
+        1,000 reasoning tokens among 1,006 output tokens, without any reasoning in the stream, give 6
+        """
+        answer, arrivals = self.answer, self._arrivals
+        if answer.left_out or (arrivals.choices > 1 and not self._several):
+            return {ARRIVED_TOKENS: 0}  # answers whose times nobody took apart
+        is_whole = not answer.summarised
+        if output_tokens is not None:
+            came = output_tokens - answer.usage.rejected - (0 if arrivals.thought else reasoning_tokens or 0)
+            told = arrivals.thought or reasoning_tokens is not None or not answer.thinks
+            if is_whole and told and arrivals.are_tokens(came, reasoning_tokens):
+                return {} if came == output_tokens else {ARRIVED_TOKENS: max(came, 0)}
+            is_whole = is_whole and arrivals.hold(came, reasoning_tokens)
+        later = arrivals.later(with_thoughts=is_whole)
+        return ({} if output_tokens is None else {ARRIVED_TOKENS: 0}) | ({LATER_ARRIVALS: later} if later else {})
