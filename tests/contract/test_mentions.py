@@ -80,7 +80,7 @@ def test_each_kind_of_name_is_found_and_checked(text, names):
         ("`Assembler.build_steps(run)` (`records.py`)", ["Assembler.build_steps in records.py"]),
         ("`Recorder` (`gone.py`)", ["Recorder in gone.py"]),
         ("`PAUSE` (`collector/wal/log.py`) and `missing` is in `tests/contract/mentions.py`", []),
-        ("`Trail.end_ns` (`tokentrail/recorder.py`)", ["Trail.end_ns in tokentrail/recorder.py"]),
+        ("`Trail.end_ns` (`tokentrail/_record/recorder.py`)", ["Trail.end_ns in tokentrail/_record/recorder.py"]),
         ("`PAUS` (`collector/wal/log.py`)", ["PAUS in collector/wal/log.py"]),
         ("`Trail.step` says it, and it is in `records.py`; `tokentrail` (`tokentrail/cli/parts.py`)", []),
     ],
