@@ -34,8 +34,8 @@ from fastapi.testclient import TestClient
 
 from benchmarks.chart import growth_chart
 from benchmarks.report import JsonPath, Quick, publish
-from collector.api.itl import itl
-from collector.api.parameters import Window
+from collector.measure.itl import itl
+from collector.measure.window import Window
 from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.sql.fragment import TRUE

@@ -20,9 +20,7 @@ from collector.access.limits import Limiter, TenantLimits
 from collector.access.tls import Tls, TlsFiles
 from collector.api import create_app
 from collector.api.context import Context
-from collector.api.parameters import Window
 from collector.api.session import QueryLimits, query_settings
-from collector.api.slos import evaluate
 from collector.backup.cut import Backups
 from collector.chain import Chain
 from collector.data_dir import lock_folder
@@ -30,6 +28,9 @@ from collector.exposition import Live, MetricsPage, StoreCounters
 from collector.exposition.filled import FilledTables
 from collector.exposition.present import Processes
 from collector.http_server import HttpServer
+from collector.measure.reader import Reader, Source
+from collector.measure.slos import evaluate
+from collector.measure.window import Window
 from collector.receive.buffer import Buffer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
@@ -210,10 +211,9 @@ def build_api(
         heard_until = Watermark(logs, clock, lost_after_ns=lost_after_ns, heard_until_ns=counters.heard_until_ns)
         complete_until = heard_until.complete_until
     queries = Queries(store, query_settings)
-    of_counters = counters.given_up_ns, counters.clocks
     times = clock, heard_until, complete_until
-    context = Context(queries, tuple(slos), windows, lost_after_ns, *times, *of_counters)
-    own = replace(context, queries=own_queries)
+    source = Source(queries, tuple(slos), windows, lost_after_ns, *times, counters.given_up_ns)
+    own = replace(source, queries=own_queries)
     usage = Usage(store, data_dir, lambda: of_scrapes)
     live = Live(
         counters,
@@ -221,13 +221,13 @@ def build_api(
         own_queries,
         usage,
         slos,
-        lambda: evaluate(own, slos, Window(0, clock(), TRUE)),
+        lambda: evaluate(Reader(own, ""), slos, Window(0, clock(), TRUE)),
         clock=clock,
         heard_until=heard_until,
         shared_store=not store.embedded,
     )
     app = create_app(
-        context,
+        Context(source, counters.clocks),
         MetricsPage(live, status, usage, heard_until=heard_until, tls=tls),
         status,
         usage,

@@ -9,7 +9,6 @@ from typing import Final
 
 from fastapi import Depends, FastAPI
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.types import Receive, Scope, Send
@@ -34,7 +33,6 @@ from collector.api import (
     timeseries,
 )
 from collector.api.context import Context
-from collector.api.once import asked_once
 from collector.api.parameters import given_once
 from collector.api.session import QueryLimits
 from collector.backup.cut import Backups
@@ -101,12 +99,7 @@ def create_app(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
     )
     parts = (summary, goodput, slos, requests, request, timeseries, engines, incidents, spans)
-    context = asked_once(context)
-    routers = [*(part.router(context) for part in parts), samples.router(context, status)]
-    endpoints = {
-        route.path: route.endpoint for router in routers for route in router.routes if isinstance(route, APIRoute)
-    }
-    routers.append(overview.router(context, endpoints))
+    routers = [*(part.router(context) for part in parts), samples.router(context, status), overview.router(context)]
     for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
         app.include_router(router, prefix="/api/v1", responses=errors, dependencies=[Depends(given_once)])
 

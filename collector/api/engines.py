@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from collector.api import abilities, samples
-from collector.api.abilities import Told
-from collector.api.answers import PhaseOut, WindowOut
+from collector.api import samples
 from collector.api.context import Context
-from collector.api.evaluation import process_filter
-from collector.api.parameters import Window, WindowQuery
+from collector.api.parameters import WindowQuery
 from collector.api.session import ALL_TENANTS
-from collector.api.signs import processes_of, signs_of_life
-from collector.api.times import SECOND_NS, rfc3339
+from collector.measure import abilities
+from collector.measure.abilities import Told
+from collector.measure.answers import PhaseOut, WindowOut
+from collector.measure.evaluation import process_filter
+from collector.measure.reader import Reader
+from collector.measure.signs import processes_of, signs_of_life
+from collector.measure.times import SECOND_NS, rfc3339
+from collector.measure.window import Window
 from collector.process import Process
 from collector.samples.present import SampledProcess
+
+if TYPE_CHECKING:
+    from collector.exposition.clocks import Clocks
 
 MOST_COLD_STARTS = 1000
 MOST_PROCESSES = 100
@@ -134,59 +140,74 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/kv", dependencies=[ALL_TENANTS])
     def get_kv(query: Annotated[WindowQuery, Query()]) -> Kv:
         """KV-cache use and evictions per engine process."""
-        window = query.window(ctx.clock())
-        told = WindowOut.of(window, ctx.complete_until())
-        fragments = {"process_filter": process_filter(window)}
-        events = {Process.of(row): row for row in ctx.queries.rows("kv_event_sums", fragments, **window.bounds)}
-        steps = ctx.queries.rows("newest_steps", fragments, **window.bounds)
-        known_from_ns = window.end_ns - OLD_STEP_NS
-        of_steps = [_kv_engine(row, events.pop(Process.of(row), _NO_EVENTS), known_from_ns) for row in steps]
-        of_samples = list(_sampled_caches(ctx, window, events))
-        of_events = [_kv_engine(_NO_STEP | row, row, known_from_ns) for row in events.values()]
-        of_spans = sorted(
-            [*of_steps, *of_events], key=lambda engine: (engine.service, engine.instance, engine.process_tenant)
-        )
-        return Kv(window=told, engines=[*of_spans, *of_samples])
+        return answer_kv(ctx.reader(), query)
 
     @routes.get("/cold_starts", dependencies=[ALL_TENANTS])
     def get_cold_starts(query: Annotated[WindowQuery, Query()]) -> ColdStarts:
         """Cold starts that overlap the window, newest first, at most 1,000, with their sub-phases."""
-        window = query.window(ctx.clock())
-        told = WindowOut.of(window, ctx.complete_until())
-        rows = ctx.queries.rows(
-            "cold_starts",
-            {"process_filter": process_filter(window), "filter": window.filter},
-            **window.bounds,
-            limit=MOST_COLD_STARTS,
-        )
-        phases = defaultdict(list)
-        ids = [row["trace_id_hex"] for row in rows]
-        for phase in ctx.queries.rows("cold_start_phases", trace_ids=ids) if ids else ():
-            phases[phase["trace_id_hex"]].append(phase)
-        return ColdStarts(window=told, cold_starts=[_cold_start(row, phases[row["trace_id_hex"]]) for row in rows])
+        return answer_cold_starts(ctx.reader(), query)
 
     @routes.get("/engines", dependencies=[ALL_TENANTS])
     def get_engines(query: Annotated[WindowQuery, Query()]) -> Engines:
         """The engines that gave a sign of life in the window, the latest first, with their processes."""
-        window = query.window(ctx.clock())
-        told = WindowOut.of(window, ctx.complete_until())
-        signs = signs_of_life(ctx, window)
-        processes = processes_of(signs)
-        of_samples = samples.sampled(ctx, window, _TELLING)
-        known = {(process["service"], process["process_tenant"]) for process in processes}
-        processes += [
-            _sampled_process(p)
-            for p in of_samples
-            if p.last_answer_ns and (p.process.service, p.process.process_tenant) not in known
-        ]
-        counts = abilities.counts(ctx, signs)
-        now = ctx.clock()
-        clocks = ctx.clocks.ahead_s(now), ctx.clocks.behind_s(now)
-        return Engines(
-            window=told, engines=list(_engines(processes, counts, [_told_by_samples(p) for p in of_samples], clocks))
-        )
+        return answer_engines(ctx.reader(), query, ctx.clocks)
 
     return routes
+
+
+def answer_kv(reader: Reader, query: WindowQuery) -> Kv:
+    """The answer of `/kv`."""
+    window = query.window(reader)
+    told = WindowOut.of(window, reader.complete_ns)
+    fragments = {"process_filter": process_filter(window)}
+    events = {Process.of(row): row for row in reader.queries.rows("kv_event_sums", fragments, **window.bounds)}
+    steps = reader.queries.rows("newest_steps", fragments, **window.bounds)
+    known_from_ns = window.end_ns - OLD_STEP_NS
+    of_steps = [_kv_engine(row, events.pop(Process.of(row), _NO_EVENTS), known_from_ns) for row in steps]
+    of_samples = list(_sampled_caches(reader, window, events))
+    of_events = [_kv_engine(_NO_STEP | row, row, known_from_ns) for row in events.values()]
+    of_spans = sorted(
+        [*of_steps, *of_events], key=lambda engine: (engine.service, engine.instance, engine.process_tenant)
+    )
+    return Kv(window=told, engines=[*of_spans, *of_samples])
+
+
+def answer_cold_starts(reader: Reader, query: WindowQuery) -> ColdStarts:
+    """The answer of `/cold_starts`."""
+    window = query.window(reader)
+    told = WindowOut.of(window, reader.complete_ns)
+    rows = reader.queries.rows(
+        "cold_starts",
+        {"process_filter": process_filter(window), "filter": window.filter},
+        **window.bounds,
+        limit=MOST_COLD_STARTS,
+    )
+    phases = defaultdict(list)
+    ids = [row["trace_id_hex"] for row in rows]
+    for phase in reader.queries.rows("cold_start_phases", trace_ids=ids) if ids else ():
+        phases[phase["trace_id_hex"]].append(phase)
+    return ColdStarts(window=told, cold_starts=[_cold_start(row, phases[row["trace_id_hex"]]) for row in rows])
+
+
+def answer_engines(reader: Reader, query: WindowQuery, clocks: Clocks) -> Engines:
+    """The answer of `/engines`."""
+    window = query.window(reader)
+    told = WindowOut.of(window, reader.complete_ns)
+    signs = signs_of_life(reader, window)
+    processes = processes_of(signs)
+    of_samples = samples.sampled(reader, window, _TELLING)
+    known = {(process["service"], process["process_tenant"]) for process in processes}
+    processes += [
+        _sampled_process(p)
+        for p in of_samples
+        if p.last_answer_ns and (p.process.service, p.process.process_tenant) not in known
+    ]
+    counts = abilities.counts(reader, signs)
+    now = reader.now_ns
+    apart_s = clocks.ahead_s(now), clocks.behind_s(now)
+    return Engines(
+        window=told, engines=list(_engines(processes, counts, [_told_by_samples(p) for p in of_samples], apart_s))
+    )
 
 
 def _engines(
@@ -275,13 +296,13 @@ def _kv_engine(row: dict[str, Any], sums: dict[str, Any], known_from_ns: int) ->
     )
 
 
-def _sampled_caches(ctx: Context, window: Window, events: dict[Process, dict[str, Any]]) -> Iterator[KvEngine]:
+def _sampled_caches(reader: Reader, window: Window, events: dict[Process, dict[str, Any]]) -> Iterator[KvEngine]:
     """Yield the processes of engines, and take their `events`.
 
     The samples of GPUs and failed first scrapes tell nothing of requests.
     """
-    preemptions = samples.preemptions(ctx, window)
-    for process in samples.sampled(ctx, window):
+    preemptions = samples.preemptions(reader, window)
+    for process in samples.sampled(reader, window):
         values = process.values
         if process.up is not False and not {"running", "waiting", "kv_usage"} & values.keys():
             continue

@@ -8,12 +8,12 @@ import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from collector.api.answers import Goodput, ThresholdsOut, WindowOut
 from collector.api.context import Context
-from collector.api.evaluation import Counted, count
 from collector.api.parameters import Duration, WindowQuery
 from collector.api.problems import bad_parameter
-from collector.api.surface import Surface, surface
+from collector.measure.answers import Goodput, ThresholdsOut, WindowOut
+from collector.measure.evaluation import Counted, count
+from collector.measure.surface import Surface, surface
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Promise, Thresholds
@@ -58,11 +58,12 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/goodput", response_model_exclude_unset=True)
     def get_goodput(query: Annotated[GoodputQuery, Query()]) -> GoodputAnswer:
         """Goodput and attainment for thresholds given now; at least one."""
-        window = query.window(ctx.clock())
+        reader = ctx.reader()
+        window = query.window(reader)
         thresholds = Thresholds.model_construct(ttft=query.ttft, tpot=query.tpot, e2e=query.e2e)
         if not thresholds.given():
             raise bad_parameter("ttft", "give at least one of ttft, tpot and e2e, such as ttft=500ms")
-        counted = count(ctx, window, query.vantage, [Promise.to_all(thresholds)])
+        counted = count(reader, window, query.vantage, [Promise.to_all(thresholds)])
         requests = counted.requests
         answer = GoodputAnswer(
             window=WindowOut.of(window, counted.complete_ns),
@@ -75,7 +76,7 @@ def router(ctx: Context) -> APIRouter:
             violations=_violations(counted, thresholds),
         )
         if query.surface == "1":
-            answer.surface = surface(ctx, thresholds, counted)
+            answer.surface = surface(reader, thresholds, counted)
         return answer
 
     return routes

@@ -12,15 +12,17 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from collector.api import samples
-from collector.api.answers import WindowOut
 from collector.api.context import Context
-from collector.api.evaluation import answer_in_parts, open_requests, process_filter
-from collector.api.incident import Incident, RequestList, incident, request_list
-from collector.api.parameters import Window, WindowQuery
-from collector.api.session import sees_all_tenants, tenant_filter
-from collector.api.slo_burns import slo_burns
-from collector.api.times import DAY_NS, SECOND_NS, rfc3339
+from collector.api.parameters import WindowQuery
+from collector.api.session import sees_all_tenants
 from collector.in_flight import InFlight, Ints
+from collector.measure.answers import WindowOut
+from collector.measure.evaluation import open_requests, process_filter
+from collector.measure.incident import Incident, RequestList, incident, request_list
+from collector.measure.reader import Reader
+from collector.measure.slo_burns import slo_burns
+from collector.measure.times import DAY_NS, SECOND_NS, rfc3339
+from collector.measure.window import Window
 from collector.process import Process, by_turns
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.durations import duration_text
@@ -54,25 +56,31 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/incidents")
     def get_incidents(query: Annotated[WindowQuery, Query()]) -> Incidents:
         """Incidents of the window: first those that fire at its end, then the others, each newest first."""
-        answer_in_parts(ctx, query.end)
-        window = query.window(ctx.clock())
-        told = WindowOut.of(window, ctx.complete_until())
-        found = _found(ctx, window)
-        unfiltered = replace(window, filter=tenant_filter())
-        everything = found if window == unfiltered else _found(ctx, unfiltered)
-        inside = _firing(found)
-        of_all_tenants = {(*key[:-1], None) for key in inside}  # the burn of a tenant is one of the SLO, too
-        newest_first = sorted(found, key=lambda i: i.start, reverse=True)
-        listed, left_out = _most_of_each_cause(sorted(newest_first, key=lambda i: not i.firing))
-        outside = _firing(everything) - inside - of_all_tenants
-        return Incidents(window=told, incidents=listed, firing_outside=len(outside), left_out=left_out)
+        reader = ctx.reader()
+        reader.answer_in_parts(query.end)
+        return answer(reader, query)
 
     return routes
 
 
-def _found(ctx: Context, window: Window) -> list[Incident]:
+def answer(reader: Reader, query: WindowQuery) -> Incidents:
+    """The answer of `/incidents`."""
+    window = query.window(reader)
+    told = WindowOut.of(window, reader.complete_ns)
+    found = _found(reader, window)
+    unfiltered = replace(window, filter=reader.tenant_filter)
+    everything = found if window == unfiltered else _found(reader, unfiltered)
+    inside = _firing(found)
+    of_all_tenants = {(*key[:-1], None) for key in inside}  # the burn of a tenant is one of the SLO, too
+    newest_first = sorted(found, key=lambda i: i.start, reverse=True)
+    listed, left_out = _most_of_each_cause(sorted(newest_first, key=lambda i: not i.firing))
+    outside = _firing(everything) - inside - of_all_tenants
+    return Incidents(window=told, incidents=listed, firing_outside=len(outside), left_out=left_out)
+
+
+def _found(reader: Reader, window: Window) -> list[Incident]:
     finders = dict.fromkeys(find for cause, find in FINDERS.items() if sees_all_tenants() or cause not in _OF_PROCESSES)
-    return [incident for find in finders for incident in find(ctx, window)]
+    return [incident for find in finders for incident in find(reader, window)]
 
 
 def _most_of_each_cause(incidents: list[Incident]) -> tuple[list[Incident], dict[Cause, int]]:
@@ -92,13 +100,13 @@ def _firing(incidents: list[Incident]) -> set[tuple[str | None, ...]]:
     return {(i.cause, i.slo, i.instance, i.process_tenant, i.tenant) for i in incidents if i.firing}
 
 
-def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
-    in_flight, given_up_ns = _given_up(ctx, window)
+def _processes_in_trouble(reader: Reader, window: Window) -> Iterator[Incident]:
+    in_flight, given_up_ns = _given_up(reader, window)
     victims = defaultdict(list)
     for i in np.flatnonzero(in_flight.is_lost | in_flight.no_progress).tolist():
         victims[in_flight.processes[i], bool(in_flight.is_lost[i])].append(i)
     shown = load_conditions()["engine_lost"].shown
-    yield from _sampled_processes_in_trouble(ctx, window) if sees_all_tenants() else ()
+    yield from _sampled_processes_in_trouble(reader, window) if sees_all_tenants() else ()
     newest_first = sorted(victims.items(), key=lambda item: given_up_ns[item[1]].max(), reverse=True)
     open_by_process = in_flight.count_by_process(~in_flight.is_lost)
     for (process, is_lost), rows in newest_first[:_MOST_FOUND]:
@@ -118,7 +126,7 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
             yield incident(
                 "engine_lost",
                 title=f"{where} went silent",
-                detail=f"Requests lost: {n}. Nothing was heard of them in {duration_text(ctx.lost_after_ns)}.",
+                detail=f"Requests lost: {n}. Nothing was heard of them in {duration_text(reader.lost_after_ns)}.",
                 end_ns=over_ns if over_ns <= window.end_ns else None,
                 **common,
             )
@@ -126,7 +134,7 @@ def _processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
             yield incident(
                 "engine_hung",
                 title=f"{where} makes no progress",
-                detail=f"Requests open: {n}. There was no step in {duration_text(ctx.lost_after_ns)} or longer.",
+                detail=f"Requests open: {n}. There was no step in {duration_text(reader.lost_after_ns)} or longer.",
                 end_ns=None,
                 **common,
             )
@@ -136,24 +144,24 @@ def _of_process(process: Process) -> dict[str, Any]:
     return {"instance": process.instance, "process_tenant": process.process_tenant}
 
 
-def _given_up(ctx: Context, window: Window) -> tuple[InFlight, Ints]:
+def _given_up(reader: Reader, window: Window) -> tuple[InFlight, Ints]:
     """The requests that had not ended at the window's end, without those that were given up before its start; and when.
 
     In an outage of the collector nobody gives up a request, and the alert asks for what was given up lately. So an
     engine that died in an outage is lost from its end on. The counters remember a day.
     """
-    found = open_requests(ctx, replace(window, start_ns=min(window.start_ns, window.end_ns - DAY_NS)))
+    found = open_requests(reader, replace(window, start_ns=min(window.start_ns, window.end_ns - DAY_NS)))
     given_up = found.lost_at_ns.copy()
     for i in np.flatnonzero(found.is_lost).tolist():
-        at_ns = ctx.given_up_ns(found.key(i))
+        at_ns = reader.given_up_ns(found.key(i))
         given_up[i] = max(given_up[i], at_ns if at_ns <= window.end_ns else 0)
     inside = given_up >= window.start_ns
     return found.where(inside), given_up[inside]
 
 
-def _sampled_processes_in_trouble(ctx: Context, window: Window) -> Iterator[Incident]:
-    lasts = duration_text(ctx.lost_after_ns)
-    for hung in samples.standstills(ctx, window, _MOST_FOUND):
+def _sampled_processes_in_trouble(reader: Reader, window: Window) -> Iterator[Incident]:
+    lasts = duration_text(reader.lost_after_ns)
+    for hung in samples.standstills(reader, window, _MOST_FOUND):
         running, waiting = (round(hung.detail[name]) for name in ("running_then", "waiting_then"))
         yield _of_stretch(
             "engine_hung",
@@ -164,7 +172,7 @@ def _sampled_processes_in_trouble(ctx: Context, window: Window) -> Iterator[Inci
             " longer.",
             requests_affected=running + waiting,
         )
-    for down in samples.outages(ctx, window, _MOST_FOUND):
+    for down in samples.outages(reader, window, _MOST_FOUND):
         yield _of_stretch(
             "engine_lost",
             window,
@@ -182,12 +190,12 @@ def _of_stretch(cause: Cause, window: Window, stretch: samples.Stretch, **fields
     return incident(cause, start_ns=stretch.began_ns, end_ns=end_ns, **_of_process(stretch.process), **fields)
 
 
-def _sampled_preemptions(ctx: Context, window: Window) -> Iterator[Incident]:
+def _sampled_preemptions(reader: Reader, window: Window) -> Iterator[Incident]:
     """Runs of preemptions that the totals of sampled processes show, divided by a minute without one."""
     shown = load_conditions()["kv_eviction"].shown
     runs: list[tuple[dict[str, Any], int, int]] = []  # the process, the last bucket, the preemptions
     begins: list[int] = []
-    for row in samples.growth(ctx, window, ["preemptions"], SECOND_NS):
+    for row in samples.growth(reader, window, ["preemptions"], SECOND_NS):
         n, at = round(row["growth"]), row["bucket_ns"]
         if not n:
             continue
@@ -209,9 +217,9 @@ def _sampled_preemptions(ctx: Context, window: Window) -> Iterator[Incident]:
         )
 
 
-def _eviction_runs(ctx: Context, window: Window, quiet_ns: int, since_ns: int) -> list[dict[str, Any]]:
+def _eviction_runs(reader: Reader, window: Window, quiet_ns: int, since_ns: int) -> list[dict[str, Any]]:
     """The runs of preemptions with one in the window, from `since_ns` on."""
-    return ctx.queries.rows(
+    return reader.queries.rows(
         "eviction_runs",
         {"process_filter": process_filter(window), "filter": window.filter},
         **window.bounds,
@@ -221,13 +229,13 @@ def _eviction_runs(ctx: Context, window: Window, quiet_ns: int, since_ns: int) -
     )
 
 
-def _evictions(ctx: Context, window: Window) -> Iterator[Incident]:
+def _evictions(reader: Reader, window: Window) -> Iterator[Incident]:
     shown = load_conditions()["kv_eviction"].shown
-    rows = _eviction_runs(ctx, window, shown, window.start_ns)
+    rows = _eviction_runs(reader, window, shown, window.start_ns)
     if any(row["began_ns"] < window.start_ns + shown for row in rows):  # perhaps it goes on from before the window
-        rows = _eviction_runs(ctx, window, shown, window.start_ns - DAY_NS)
-    yield from _sampled_preemptions(ctx, window)
-    still_open = _keys(open_requests(ctx, window)) if any(row["not_ended"] for row in rows) else frozenset()
+        rows = _eviction_runs(reader, window, shown, window.start_ns - DAY_NS)
+    yield from _sampled_preemptions(reader, window)
+    still_open = _keys(open_requests(reader, window)) if any(row["not_ended"] for row in rows) else frozenset()
     for row in rows:
         yield incident(
             "kv_eviction",
@@ -282,9 +290,9 @@ def _number(n: int | None) -> str:
     return "an unknown number of" if n is None else str(n)
 
 
-def _cold_starts(ctx: Context, window: Window) -> Iterator[Incident]:
+def _cold_starts(reader: Reader, window: Window) -> Iterator[Incident]:
     condition = load_conditions()["cold_start"]
-    rows = ctx.queries.rows(
+    rows = reader.queries.rows(
         "cold_starts",
         {"process_filter": process_filter(window), "filter": window.filter},
         **window.bounds,
@@ -308,7 +316,7 @@ def _cold_starts(ctx: Context, window: Window) -> Iterator[Incident]:
         )
 
 
-FINDERS: Final[Mapping[Cause, Callable[[Context, Window], Iterator[Incident]]]] = {
+FINDERS: Final[Mapping[Cause, Callable[[Reader, Window], Iterator[Incident]]]] = {
     "slo_burn": slo_burns,
     "engine_lost": _processes_in_trouble,
     "engine_hung": _processes_in_trouble,

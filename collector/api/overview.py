@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import Annotated, Final, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
+from collector.api import engines, incidents, slos, summary, timeseries
 from collector.api.context import Context
 from collector.api.engines import ColdStarts, Engines, Kv
-from collector.api.evaluation import answer_in_parts
 from collector.api.incidents import Incidents
 from collector.api.parameters import Duration, Name, WindowQuery
-from collector.api.session import CURRENT, sees_all_tenants
+from collector.api.session import CURRENT
 from collector.api.slos import Slos
 from collector.api.summary import Summary
-from collector.api.times import DAY_NS, SECOND_NS, Moment
 from collector.api.timeseries import Metric, Timeseries, TimeseriesQuery
+from collector.measure.times import DAY_NS, SECOND_NS, Moment
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _OF_REQUESTS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "requests", "goodput", "attainment")
 _OF_PROCESSES: Final[tuple[Metric, ...]] = ("running", "waiting", "kv_usage", "kv_evictions")
@@ -48,43 +51,45 @@ class Overview(BaseModel):
     engines: Engines | None
 
 
-def router(ctx: Context, endpoints: Mapping[str, Callable[..., Any]]) -> APIRouter:
-    """The routes. `endpoints` are the functions of the other routes, by path."""
+def router(ctx: Context) -> APIRouter:
+    """The routes."""
     routes = APIRouter(tags=["overview"])
-
-    def part(path: str, query: WindowQuery) -> Any:
-        """One endpoint's answer. It may take as long as that endpoint may alone."""
-        CURRENT.get().start()
-        return endpoints[path](query)
 
     @routes.get("/overview")
     def get_overview(query: Annotated[OverviewQuery, Query()]) -> Overview:
         """The summary, SLOs, incidents, charts and engine processes of one moment."""
-        answer_in_parts(ctx, query.end)
+        reader = ctx.reader()
+        reader.answer_in_parts(query.end)
         given = {name: getattr(query, name) for name in WindowQuery.model_fields}
         window = WindowQuery.model_validate(given)
-        summary: Summary = part("/summary", window)
-        step = query.step or step_s(summary.window.seconds) * SECOND_NS
-        everyone = sees_all_tenants()
+        known_for = WindowQuery.model_validate({"start": _long_before(query.end), "end": query.end})
+        of_window = _part(summary.answer, reader, window)
+        step = query.step or step_s(of_window.window.seconds) * SECOND_NS
+        everyone = not reader.tenant
         return Overview(
-            summary=summary,
-            slos=part("/slos", WindowQuery.model_validate({"start": query.start, "end": query.end})),
-            incidents=part("/incidents", window),
+            summary=of_window,
+            slos=_part(slos.answer, reader, WindowQuery.model_validate({"start": query.start, "end": query.end})),
+            incidents=_part(incidents.answer, reader, window),
             timeseries={
-                metric: part(
-                    "/timeseries",
+                metric: _part(
+                    timeseries.answer,
+                    reader,
                     TimeseriesQuery.model_validate({**given, "metric": metric, "step": step, "slo": query.slo}),
                 )
                 for metric in (*_OF_REQUESTS, *(_OF_PROCESSES if everyone else ()))
             },
-            kv=part("/kv", window) if everyone else None,
-            cold_starts=part("/cold_starts", window) if everyone else None,
-            engines=part("/engines", WindowQuery.model_validate({"start": _long_before(query.end), "end": query.end}))
-            if everyone
-            else None,
+            kv=_part(engines.answer_kv, reader, window) if everyone else None,
+            cold_starts=_part(engines.answer_cold_starts, reader, window) if everyone else None,
+            engines=_part(engines.answer_engines, reader, known_for, ctx.clocks) if everyone else None,
         )
 
     return routes
+
+
+def _part(answer: Callable[P, T], *asked: P.args, **named: P.kwargs) -> T:
+    """One part of the answer. It may take as long as it may alone."""
+    CURRENT.get().start()
+    return answer(*asked, **named)
 
 
 def _long_before(end: Moment) -> Moment:

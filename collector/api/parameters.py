@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, get_args, get_origin
+from collections.abc import Sequence
+from typing import Annotated, Any, get_args, get_origin
 
 from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from collector.api.problems import bad_parameter
-from collector.api.session import tenant_filter
-from collector.api.times import SECOND_NS, Moment, parse_moment
+from collector.api.problems import bad_parameter, not_found
+from collector.measure.reader import Reader
+from collector.measure.times import Moment, parse_moment
+from collector.measure.window import LONGEST_NAME, Window
 from collector.slo.durations import parse_duration
 from collector.slo.judge import selected
-from collector.slo.model import Dimension
-from collector.sql.fragment import Fragment, all_of
+from collector.slo.model import Dimension, Slo
+from collector.sql.fragment import all_of
 
 
 def _moment(value: Any) -> Moment:
@@ -34,33 +35,8 @@ def _duration(value: Any) -> Any:
 
 Time = Annotated[Moment, BeforeValidator(_moment), WithJsonSchema({"type": "string", "examples": ["-15m"]})]
 Duration = Annotated[int, BeforeValidator(_duration), WithJsonSchema({"type": "string", "examples": ["500ms"]})]
-LONGEST_NAME: Final = 256
-"""Characters of a name that a filter asks for."""
 Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 Names = Annotated[list[Name], Field(max_length=100)]
-
-
-@dataclass(frozen=True)
-class Window:
-    """A half-open stretch of time, [start, end), in unix nanoseconds, with a filter for its requests."""
-
-    start_ns: int
-    end_ns: int
-    filter: Fragment
-
-    @property
-    def bounds(self) -> dict[str, int]:
-        """The bounds as parameters of a query."""
-        return {"start_ns": self.start_ns, "end_ns": self.end_ns}
-
-    @property
-    def seconds(self) -> float:
-        """The length of the window."""
-        return (self.end_ns - self.start_ns) / SECOND_NS
-
-    def complete(self, complete_ns: int) -> Window:
-        """The part of the window before this time; it may be empty."""
-        return replace(self, end_ns=max(self.start_ns, min(self.end_ns, complete_ns)))
 
 
 async def given_once(request: Request) -> None:
@@ -113,9 +89,18 @@ class WindowQuery(TimesQuery):
     slo_class: Names = Field([], description="only requests of this SLO class; may be repeated")
     vantage: Names = Field([], description="only requests measured there (`server`, `client`); may be repeated")
 
-    def window(self, now_ns: int) -> Window:
-        """The window when the clock shows `now_ns`. Raises Problem unless it starts before it ends."""
-        bounds = self.bounds(now_ns)
+    def window(self, reader: Reader) -> Window:
+        """The window of an answer. Raises Problem unless it starts before it ends."""
+        bounds = self.bounds(reader.now_ns)
         given = {key: getattr(self, key) for key in get_args(Dimension)}
         asked = selected({key: values for key, values in given.items() if values}, "filter")
-        return Window(bounds["start_ns"], bounds["end_ns"], all_of(tenant_filter(), asked))
+        return Window(bounds["start_ns"], bounds["end_ns"], all_of(reader.tenant_filter, asked))
+
+
+def find_slo(slos: Sequence[Slo], name: str) -> Slo:
+    """The SLO of that name; raises Problem (404) that lists the names there are."""
+    for slo in slos:
+        if slo.name == name:
+            return slo
+    known = ", ".join(slo.name for slo in slos) or "none: the collector was started without an SLO file"
+    raise not_found(f"no SLO is named {name!r}; there are: {known}")

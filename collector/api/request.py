@@ -9,16 +9,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from collector.api import verdicts
-from collector.api.answers import PhaseOut, seconds
 from collector.api.context import Context
-from collector.api.hops import MOST_OF_A_TRACE, Hop, hops_of
 from collector.api.parameters import Time
 from collector.api.problems import bad_parameter, not_found
 from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.api.session import sees_all_tenants
-from collector.api.times import SECOND_NS
 from collector.in_flight import judge_in_flight, last_steps
+from collector.measure import verdicts
+from collector.measure.answers import PhaseOut, seconds
+from collector.measure.hops import MOST_OF_A_TRACE, Hop, hops_of
+from collector.measure.reader import Reader
+from collector.measure.times import SECOND_NS
 from collector.process import Process
 from collector.sql.fragment import Fragment, all_of
 
@@ -136,17 +137,18 @@ def router(ctx: Context) -> APIRouter:
 
         Without a span id it is the newest of the trace, and of those who reported that one, its server.
         """
+        reader = ctx.reader()
         _must_be_hex("trace_id", trace_id, 32)
         if query.span_id is not None:
             _must_be_hex("span_id", query.span_id, 16)
-        found = _of_trace(ctx, trace_id.lower(), query.span_id or "", *query.within(ctx.clock()))
+        found = _of_trace(reader, trace_id.lower(), query.span_id or "", *query.within(reader.now_ns))
         span_ids = [row["span_id_hex"] for row in found]
         for row in found:
             if query.span_id is None or row["span_id_hex"] == query.span_id.lower():
-                hops = hops_of(ctx, row, found) if "ended_ns" in row else []
+                hops = hops_of(reader, row, found) if "ended_ns" in row else []
                 last = hops[-1].span_id if hops and query.span_id is None else row["span_id_hex"]
                 shown = next((other for other in found if other["span_id_hex"] == last), row)
-                return _detail(ctx, shown, hops, span_ids)
+                return _detail(reader, shown, hops, span_ids)
         which = f"request {query.span_id} in trace" if found else "request with trace id"
         when = " in this window" if query.start or query.end else ""
         raise not_found(f"there is no {which} {trace_id}{when}")
@@ -159,33 +161,37 @@ def _must_be_hex(field: str, value: str, digits: int) -> None:
         raise bad_parameter(field, f"{value[:40]!r} is not {digits} hex digits")
 
 
-def _of_trace(ctx: Context, trace_id: str, span_id: str, within: Fragment, begun: Fragment) -> list[dict[str, Any]]:
+def _of_trace(reader: Reader, trace_id: str, span_id: str, within: Fragment, begun: Fragment) -> list[dict[str, Any]]:
     """The newest requests of a trace, and that of the span: first those that have ended, then those in flight."""
-    ended = ctx.queries.rows(
+    ended = reader.queries.rows(
         "requests_of_trace",
-        {"judged": verdicts.column(ctx.slos), "within": within},
+        {"judged": verdicts.column(reader.slos), "within": within},
         trace_id=trace_id,
         span_id=span_id,
         limit=MOST_OF_A_TRACE,
     )
     ended.sort(key=lambda row: (-row["ended_ns"], row["span_id_hex"]))
     known = {row["span_id_hex"] for row in ended}
-    announced = ctx.queries.rows("open_requests_of_trace", {"begun": begun}, trace_id=trace_id)
+    announced = reader.queries.rows("open_requests_of_trace", {"begun": begun}, trace_id=trace_id)
     return ended + [{**UNKNOWN_IN_FLIGHT, **row} for row in announced if row["span_id_hex"] not in known]
 
 
-def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids: list[str]) -> RequestDetail:
-    until = row["ended_ns"] if "ended_ns" in row else max(ctx.clock(), row["seen_ns"])
+def _detail(reader: Reader, row: Mapping[str, Any], hops: Sequence[Hop], span_ids: list[str]) -> RequestDetail:
+    until = row["ended_ns"] if "ended_ns" in row else max(reader.now_ns, row["seen_ns"])
     request = {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"]}
     process = Process.of(row)._asdict() | {"limit": MOST_EVENTS}
     span = {"began_ns": row["began_ns"], "ended_ns": until}
     is_for_all = sees_all_tenants()
-    events = ctx.queries.rows("request_events", **request, **span, **process)
-    steps = ctx.queries.rows("request_steps", **span, **process) if is_for_all else []
+    events = reader.queries.rows("request_events", **request, **span, **process)
+    steps = reader.queries.rows("request_steps", **span, **process) if is_for_all else []
     return RequestDetail(
-        request=request_row(row, verdicts.of_ended(ctx.slos, [row])[0], hops) if "ended_ns" in row else _open(ctx, row),
+        request=request_row(row, verdicts.of_ended(reader.slos, [row])[0], hops)
+        if "ended_ns" in row
+        else _open(reader, row),
         span_ids=span_ids,
-        phases=[PhaseOut(name=r["name"], **_times(r)) for r in ctx.queries.rows("request_phases", **request, **span)],
+        phases=[
+            PhaseOut(name=r["name"], **_times(r)) for r in reader.queries.rows("request_phases", **request, **span)
+        ],
         tokens=[
             TokenOut(
                 index=r["token_index"],
@@ -193,7 +199,7 @@ def _detail(ctx: Context, row: Mapping[str, Any], hops: Sequence[Hop], span_ids:
                 offset_s=seconds(r["offset_ns"]),
                 duration_s=r["duration_ns"] / SECOND_NS,
             )
-            for r in ctx.queries.rows("request_tokens", **request, **span)
+            for r in reader.queries.rows("request_tokens", **request, **span)
         ],
         events=[
             EventOut.model_validate(r | {"beneficiary": _beneficiary(r)} | _times(r))
@@ -220,17 +226,17 @@ def _utilisation(step: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def _open(ctx: Context, row: Mapping[str, Any]) -> RequestRow:
+def _open(reader: Reader, row: Mapping[str, Any]) -> RequestRow:
     """A request that has not ended, as it is judged now."""
-    now = ctx.clock()
+    now = reader.now_ns
     in_flight = judge_in_flight(
         {name: [value] for name, value in row.items()},
-        last_steps(ctx.queries, {Process.of(row)}, now),
+        last_steps(reader.queries, {Process.of(row)}, now),
         end_ns=now,
-        lost_after_ns=ctx.lost_after_ns,
-        heard_until_ns=ctx.heard_until(),
+        lost_after_ns=reader.lost_after_ns,
+        heard_until_ns=reader.heard_until_ns,
     )
-    (judgement,) = verdicts.of_open(ctx.slos, in_flight, [0])
+    (judgement,) = verdicts.of_open(reader.slos, in_flight, [0])
     return request_row({**row, "status": "lost" if in_flight.is_lost[0] else "in_flight"}, judgement)
 
 

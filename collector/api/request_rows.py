@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from collector.api.answers import seconds
-from collector.api.hops import Hop
-from collector.api.times import rfc3339
-from collector.api.verdicts import Judgement, SloVerdict, Verdict
+from collector.measure.answers import seconds
+from collector.measure.hops import Hop
+from collector.measure.times import rfc3339
+from collector.measure.verdicts import Judgement, SloVerdict, Verdict
 from tokentrail.semconv import Phase
 
 _DURATIONS = (

@@ -11,17 +11,20 @@ import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from collector.api import cursor, verdicts
-from collector.api.answers import WindowOut
+from collector.api import cursor
 from collector.api.context import Context
 from collector.api.cursor import Cursor
-from collector.api.evaluation import find_slo, open_requests
-from collector.api.hops import listed_once, read_hops
-from collector.api.parameters import Name, Time, Window, WindowQuery
+from collector.api.parameters import Name, Time, WindowQuery, find_slo
 from collector.api.problems import bad_parameter
 from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
-from collector.api.verdicts import Verdict
 from collector.in_flight import InFlight
+from collector.measure import verdicts
+from collector.measure.answers import WindowOut
+from collector.measure.evaluation import open_requests
+from collector.measure.hops import listed_once, read_hops
+from collector.measure.reader import Reader
+from collector.measure.verdicts import Verdict
+from collector.measure.window import Window
 from collector.slo.model import Slo
 from collector.sql.fragment import FALSE, TRUE, Fragment, all_of
 from collector.sql.queries import part
@@ -75,12 +78,13 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/requests")
     def get_requests(query: Annotated[RequestsQuery, Query()]) -> Requests:
         """Request rows, newest or slowest first; those that have not ended, oldest first."""
+        reader = ctx.reader()
         for name in ("cause_start", "cause_end"):
             if query.cause is None and getattr(query, name) is not None:
                 raise bad_parameter(name, "is the time of a cause: give cause=kv_eviction or cause=cold_start too")
-        slo = None if query.slo is None else find_slo(ctx.slos, query.slo)
-        window = query.window(ctx.clock())
-        told = WindowOut.of(window, ctx.complete_until())
+        slo = None if query.slo is None else find_slo(reader.slos, query.slo)
+        window = query.window(reader)
+        told = WindowOut.of(window, reader.complete_ns)
         for column in ("service", "instance", "process_tenant", "request_id"):
             if (value := getattr(query, column)) is not None:
                 same = Fragment(f"{column} = {{asked_{column}:String}}", {f"asked_{column}": value})
@@ -91,11 +95,11 @@ def router(ctx: Context) -> APIRouter:
             )
             window = replace(window, filter=all_of(window.filter, begins_so))
         if slo is None:  # an SLO selects one vantage, so that it counts each request once
-            window = listed_once(ctx, window, query.vantage)
+            window = listed_once(reader, window, query.vantage)
         if query.cause is not None:
-            window = replace(window, filter=all_of(window.filter, _caused(query, window, ctx.clock())))
+            window = replace(window, filter=all_of(window.filter, _caused(query, window, reader.now_ns)))
         listed = _not_ended if query.status in ("in_flight", "lost") else _ended
-        return Requests(window=told, **listed(ctx, window, query, slo))
+        return Requests(window=told, **listed(reader, window, query, slo))
 
     return routes
 
@@ -110,18 +114,18 @@ def _caused(query: RequestsQuery, window: Window, now_ns: int) -> Fragment:
     return Fragment(touched.sql, {"cause_start_ns": start_ns, "cause_end_ns": end_ns})
 
 
-def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) -> dict[str, Any]:
-    asked = [window.filter, verdicts.wanted(ctx.slos, slo, query.verdict)]
+def _ended(reader: Reader, window: Window, query: RequestsQuery, slo: Slo | None) -> dict[str, Any]:
+    asked = [window.filter, verdicts.wanted(reader.slos, slo, query.verdict)]
     if query.status is not None:
         asked.append(Fragment("status = {asked_status:String}", {"asked_status": query.status}))
     chosen = all_of(*asked)
     last = cursor.read(query.cursor, query.sort)
-    rows = ctx.queries.rows(
+    rows = reader.queries.rows(
         "requests",
         {
             "filter": chosen,
             "after": TRUE if last is None else _after(query.sort, last),
-            "judged": verdicts.column(ctx.slos),
+            "judged": verdicts.column(reader.slos),
             "order": Fragment(_ORDER[query.sort]),
         },
         **window.bounds,
@@ -130,11 +134,13 @@ def _ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) 
     page = rows[: query.limit]
     found = [
         request_row(row, judgement, hops)
-        for row, judgement, hops in zip(page, verdicts.of_ended(ctx.slos, page), read_hops(ctx, page), strict=True)
+        for row, judgement, hops in zip(
+            page, verdicts.of_ended(reader.slos, page), read_hops(reader, page), strict=True
+        )
     ]
     goes_on, total = len(rows) > len(page), len(rows)
     if goes_on or last is not None:
-        total = ctx.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
+        total = reader.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
     return {"requests": found, "total": total, "next": _cursor(query.sort, page[-1]).text() if goes_on else None}
 
 
@@ -164,16 +170,16 @@ def _after(sort: Sort, last: Cursor) -> Fragment:
     )
 
 
-def _not_ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | None) -> dict[str, Any]:
-    in_flight = open_requests(ctx, window)
-    chosen = verdicts.open_wanted(in_flight, ctx.slos, slo, query.verdict)
+def _not_ended(reader: Reader, window: Window, query: RequestsQuery, slo: Slo | None) -> dict[str, Any]:
+    in_flight = open_requests(reader, window)
+    chosen = verdicts.open_wanted(in_flight, reader.slos, slo, query.verdict)
     chosen &= in_flight.is_lost if query.status == "lost" else ~in_flight.is_lost
     order = sorted((int(in_flight.began_ns[i]), in_flight.key(i), i) for i in np.flatnonzero(chosen).tolist())
     last = cursor.read(query.cursor, query.sort)
     rest = [one for one in order if last is None or one[:2] > (last.at_ns, last.trace_id + last.span_id)]
     page = rest[: query.limit]
-    judged = verdicts.of_open(ctx.slos, in_flight, [i for *_, i in page])
-    rows = _announced(ctx, in_flight, [i for *_, i in page], str(query.status))
+    judged = verdicts.of_open(reader.slos, in_flight, [i for *_, i in page])
+    rows = _announced(reader, in_flight, [i for *_, i in page], str(query.status))
     following = None
     if len(rest) > len(page):
         began_ns, key, _ = page[-1]
@@ -182,13 +188,13 @@ def _not_ended(ctx: Context, window: Window, query: RequestsQuery, slo: Slo | No
     return {"requests": found, "total": len(order), "next": following}
 
 
-def _announced(ctx: Context, in_flight: InFlight, places: list[int], status: str) -> list[dict[str, Any]]:
+def _announced(reader: Reader, in_flight: InFlight, places: list[int], status: str) -> list[dict[str, Any]]:
     """Rows of requests that have not ended, from their latest announcements."""
     if not places:
         return []
     began = [int(in_flight.began_ns[i]) for i in places]
     keys = [in_flight.key(i) for i in places]
-    announced = ctx.queries.rows(
+    announced = reader.queries.rows(
         "announcements", first_ns=min(began), last_ns=max(began), trace_ids=sorted({key[:32] for key in keys})
     )
     known = {row["trace_id_hex"] + row["span_id_hex"]: row for row in announced}

@@ -13,11 +13,13 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from collector.api.answers import WindowOut
 from collector.api.context import Context
-from collector.api.parameters import Window, WindowQuery
+from collector.api.parameters import WindowQuery
 from collector.api.session import ALL_TENANTS
-from collector.api.times import DAY_NS, SECOND_NS, rfc3339
+from collector.measure.answers import WindowOut
+from collector.measure.reader import Reader
+from collector.measure.times import DAY_NS, SECOND_NS, rfc3339
+from collector.measure.window import Window
 from collector.process import Process
 from collector.samples.names import SCRAPE_DURATION, UP
 from collector.samples.present import SampledProcess, processes
@@ -104,20 +106,22 @@ def router(ctx: Context, status: IngestStatus) -> APIRouter:
     @routes.get("/samples", dependencies=[ALL_TENANTS])
     def get_samples(query: Annotated[WindowQuery, Query()]) -> Samples:
         """The newest metrics of each process that is scraped or sends them, and why some targets are not known."""
-        window = query.window(ctx.clock())
+        reader = ctx.reader()
+        window = query.window(reader)
         problems = sorted(status.snapshot().discovery_problems.items())[:_MOST_PROBLEMS]
         return Samples(
-            window=WindowOut.of(window, ctx.complete_until()),
-            processes=[_out(process) for process in _processes(ctx, window)],
+            window=WindowOut.of(window, reader.complete_ns),
+            processes=[_out(process) for process in _processes(reader, window)],
             discovery_problems=[DiscoveryProblem(source=source, problem=problem) for source, problem in problems],
         )
 
     @routes.get("/samples/latencies", dependencies=[ALL_TENANTS])
     def get_sampled_latencies(query: Annotated[WindowQuery, Query()]) -> SampledLatencies:
         """Latencies of the window from engines' own histograms, as bounds: a histogram has no exact quantile."""
-        window = query.window(ctx.clock())
-        told = WindowOut.of(window, ctx.complete_until())
-        rows = ctx.queries.rows(
+        reader = ctx.reader()
+        window = query.window(reader)
+        told = WindowOut.of(window, reader.complete_ns)
+        rows = reader.queries.rows(
             "sample_histograms",
             {"service_filter": _serves(window)},
             **window.bounds,
@@ -184,14 +188,14 @@ def _instead_of_spans(window: Window) -> Fragment:
     return all_of(_serves(window), part("tells_no_steps", {}))
 
 
-def _processes(ctx: Context, window: Window) -> list[SampledProcess]:
-    return processes(ctx.queries, start_ns=window.start_ns, end_ns=window.end_ns, service_filter=_serves(window))
+def _processes(reader: Reader, window: Window) -> list[SampledProcess]:
+    return processes(reader.queries, start_ns=window.start_ns, end_ns=window.end_ns, service_filter=_serves(window))
 
 
-def sampled(ctx: Context, window: Window, names: Sequence[str] = ()) -> list[SampledProcess]:
+def sampled(reader: Reader, window: Window, names: Sequence[str] = ()) -> list[SampledProcess]:
     """The processes with samples and without spans of steps in the window. Only `names` are read, if given."""
     return processes(
-        ctx.queries,
+        reader.queries,
         start_ns=window.start_ns,
         end_ns=window.end_ns,
         service_filter=_instead_of_spans(window),
@@ -199,10 +203,10 @@ def sampled(ctx: Context, window: Window, names: Sequence[str] = ()) -> list[Sam
     )
 
 
-def growth(ctx: Context, window: Window, names: Sequence[str], step_ns: int | None = None) -> list[dict[str, Any]]:
+def growth(reader: Reader, window: Window, names: Sequence[str], step_ns: int | None = None) -> list[dict[str, Any]]:
     """How much totals grew, by process, name and bucket; without a step the window is one bucket."""
     return _ask(
-        ctx,
+        reader,
         "sample_increases",
         window,
         before_ns=_LOOK_BACK_NS,
@@ -211,15 +215,15 @@ def growth(ctx: Context, window: Window, names: Sequence[str], step_ns: int | No
     )
 
 
-def preemptions(ctx: Context, window: Window) -> dict[Process, int]:
+def preemptions(reader: Reader, window: Window) -> dict[Process, int]:
     """Preemptions in the window of the processes that tell them."""
-    rows = growth(ctx, window, ["preemptions"])
+    rows = growth(reader, window, ["preemptions"])
     return {Process.of(row): round(row["growth"]) for row in rows}
 
 
-def gauges(ctx: Context, window: Window, step_ns: int, also: Collection[int]) -> list[dict[str, Any]]:
+def gauges(reader: Reader, window: Window, step_ns: int, also: Collection[int]) -> list[dict[str, Any]]:
     """KV-cache use, batch and queue over all processes, by bucket, where one was sampled; and in the buckets `also`."""
-    rows = _ask(ctx, "timeseries_samples", window, before_ns=_CARRIED_NS, step_ns=step_ns)
+    rows = _ask(reader, "timeseries_samples", window, before_ns=_CARRIED_NS, step_ns=step_ns)
     return [row for row in rows if row.pop("sampled") or row["bucket_ns"] in also]
 
 
@@ -249,31 +253,31 @@ class Stretch:
     detail: Mapping[str, Any]
 
 
-def standstills(ctx: Context, window: Window, limit: int) -> list[Stretch]:
+def standstills(reader: Reader, window: Window, limit: int) -> list[Stretch]:
     """Stretches as long as TOKENTRAIL_LOST_AFTER_S in which a process had requests and nothing grew."""
-    return _stretches(ctx, "sample_standstills", window, _instead_of_spans(window), names=[*_PROGRESS], limit=limit)
+    return _stretches(reader, "sample_standstills", window, _instead_of_spans(window), names=[*_PROGRESS], limit=limit)
 
 
-def outages(ctx: Context, window: Window, limit: int) -> list[Stretch]:
+def outages(reader: Reader, window: Window, limit: int) -> list[Stretch]:
     """Stretches as long as TOKENTRAIL_LOST_AFTER_S in which every scrape of a process failed."""
-    return _stretches(ctx, "sample_outages", window, _serves(window), limit=limit)
+    return _stretches(reader, "sample_outages", window, _serves(window), limit=limit)
 
 
-def _ask(ctx: Context, query: str, window: Window, **fields: Any) -> list[dict[str, Any]]:
-    return ctx.queries.rows(query, {"service_filter": _instead_of_spans(window)}, **window.bounds, **fields)
+def _ask(reader: Reader, query: str, window: Window, **fields: Any) -> list[dict[str, Any]]:
+    return reader.queries.rows(query, {"service_filter": _instead_of_spans(window)}, **window.bounds, **fields)
 
 
-def _stretches(ctx: Context, query: str, window: Window, services: Fragment, **fields: Any) -> list[Stretch]:
+def _stretches(reader: Reader, query: str, window: Window, services: Fragment, **fields: Any) -> list[Stretch]:
     """The stretches that a query finds. Those that last since the first sample that it read are looked for over a day.
 
     Take each process from one collector: two that scrape it see the same stretches at slightly other times.
     """
 
     def ask(asked: Fragment, before_ns: int) -> list[dict[str, Any]]:
-        parameters = {"least_ns": ctx.lost_after_ns, "before_ns": before_ns, **fields}
-        return ctx.queries.rows(query, {"service_filter": asked}, **window.bounds, **parameters)
+        parameters = {"least_ns": reader.lost_after_ns, "before_ns": before_ns, **fields}
+        return reader.queries.rows(query, {"service_filter": asked}, **window.bounds, **parameters)
 
-    rows = ask(services, 2 * ctx.lost_after_ns)
+    rows = ask(services, 2 * reader.lost_after_ns)
     if older := sorted({Process.of(row) for row in rows if row["since_first"]}):
         of_older = Fragment(
             f"({', '.join(Process._fields)}) IN {{older:Array(Tuple(String, String, String))}}", {"older": older}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -14,9 +13,6 @@ from fastapi import Depends
 
 from collector.access.caller import Caller
 from collector.api.problems import Problem
-from collector.slo.judge import selected
-from collector.slo.model import Slo
-from collector.sql.fragment import TRUE, Fragment
 from collector.store.insert import behind_inserts
 
 TENANT_FILTERS: Final = {
@@ -63,36 +59,10 @@ class Session:
     comment: str = field(default_factory=lambda: f"tokentrail query {uuid.uuid4()}")
     """The store lists the session's queries under this comment."""
     started_s: float = field(default_factory=time.monotonic)
-    found: dict[str, Any] | None = None
-    """Answers of the store by their question, in a session that remembers them."""
-    open_since_ns: int = 2**63 - 1
-    """All parts of an answer read the requests in flight that were not lost before, so the store is asked once."""
-    _now_ns: int | None = None
-    _complete_ns: int | None = None
 
     def start(self) -> None:
         """Begin to count the time: the request has waited until now."""
         self.started_s = time.monotonic()
-
-    def remember(self) -> None:
-        """Ask the store each question once from now on, and let the clock stand."""
-        self.found = {} if self.found is None else self.found
-
-    def now(self, clock: Callable[[], int]) -> int:
-        """Unix nanoseconds: the first reading, in a session that remembers."""
-        if self.found is None:
-            return clock()
-        if self._now_ns is None:
-            self._now_ns = clock()
-        return self._now_ns
-
-    def complete(self, complete_until: Callable[[], int]) -> int:
-        """Unix nanoseconds: the first reading, in a session that remembers."""
-        if self.found is None:
-            return complete_until()
-        if self._complete_ns is None:
-            self._complete_ns = complete_until()
-        return self._complete_ns
 
     def query_settings(self) -> dict[str, Any]:
         """Settings of the session's next query. Raises `ClientLeftError` or `TooLongError` when there may be none."""
@@ -124,24 +94,6 @@ CURRENT: Final[ContextVar[Session]] = ContextVar("session")
 def query_settings() -> dict[str, Any]:
     """Settings of the next query of the current session; raises LookupError outside of one."""
     return CURRENT.get().query_settings()
-
-
-def tenant_filter() -> Fragment:
-    """Select the requests that the caller may see."""
-    tenant = CURRENT.get().caller.tenant
-    return selected({"tenant": [tenant]}, "caller") if tenant else TRUE
-
-
-def visible_slos(slos: tuple[Slo, ...]) -> tuple[Slo, ...]:
-    """Leave out the SLOs of other tenants, and the names of other tenants in those that are for several."""
-    tenant = CURRENT.get().caller.tenant
-    if not tenant:
-        return slos
-    return tuple(
-        slo.model_copy(update={"select": {**slo.select, "tenant": (tenant,)}}) if "tenant" in slo.select else slo
-        for slo in slos
-        if tenant in slo.select.get("tenant", (tenant,))
-    )
 
 
 def sees_all_tenants() -> bool:

@@ -2,93 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel
 
-from collector.api.answers import ThresholdsOut, WindowOut
 from collector.api.context import Context
-from collector.api.evaluation import (
-    Burn,
-    burns,
-    count_burns,
-    count_by_window,
-    find_slo,
-    open_requests,
-)
-from collector.api.parameters import Window, WindowQuery
-from collector.api.summing import SloCounts, Windows
-from collector.api.times import DAY_NS, HOUR_NS, SECOND_NS
-from collector.slo.burn import BurnRule, budget_left, burn_rules, exhausted_in_s
-from collector.slo.counts import Counts, Number
-from collector.slo.estimate import Errors
-from collector.slo.model import Slo
-from collector.slo.severity import SEVERITIES, BurnSeverity
-
-
-class BurnOut(BaseModel):
-    """One multi-window burn-rate rule."""
-
-    name: str
-    severity: BurnSeverity
-    short_s: float
-    long_s: float
-    threshold: float
-    short_burn: float | None
-    long_burn: float | None
-    firing: bool
-
-
-class Evaluation(BaseModel):
-    """Numbers over the SLO's own window, and its burn rates at the window's end, by the time of arrival.
-
-    `exhausted_in_s`: the time until the error budget is gone at the burn rate of the last hour; 0 when it is gone, null
-    while the budget does not shrink.
-    """
-
-    requests: Counts
-    attainment: float | None
-    estimated: bool
-    errors: Errors | None
-    goodput_rps: float | None
-    budget_left: float | None
-    exhausted_in_s: float | None
-    burn: list[BurnOut]
-    firing: BurnSeverity | None
-
-
-class Group(Evaluation):
-    """The judgement of one tenant's requests, by an SLO that is a promise to each tenant."""
-
-    tenant: str
-
-
-class SloOut(Evaluation):
-    """One SLO. `firing` is the highest severity of its own rules and of its groups'.
-
-    `selected_last_day` of `ended_last_day` requests, both counted after the filters of the query, were the SLO's.
-    `warning` says why the SLO's numbers say little, and what to do.
-    """
-
-    name: str
-    description: str
-    owner: str
-    team: str
-    hash: str
-    objective: float
-    window_s: float
-    select: dict[str, list[str]]
-    thresholds: ThresholdsOut
-    errors_excluded: list[str]
-    selected_last_day: Number
-    ended_last_day: Number
-    warning: str | None
-    groups: list[Group]
-    """The tenants with the most requests, as many as the SLO's `most_groups`."""
-    groups_total: int
+from collector.api.parameters import WindowQuery, find_slo
+from collector.measure.answers import WindowOut
+from collector.measure.reader import Reader
+from collector.measure.slos import SloOut, evaluate
 
 
 class OneSlo(SloOut):
@@ -111,110 +34,22 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/slos")
     def get_slos(query: Annotated[WindowQuery, Query()]) -> Slos:
         """Every SLO of the SLO file, over its own window."""
-        window = query.window(ctx.clock())
-        told = WindowOut.of(window, ctx.complete_until())
-        return Slos(window=told, slos=evaluate(ctx, ctx.slos, window))
+        return answer(ctx.reader(), query)
 
     @routes.get("/slos/{name}")
     def get_slo(name: Annotated[str, Path(max_length=63)], query: Annotated[WindowQuery, Query()]) -> OneSlo:
         """One SLO."""
-        window = query.window(ctx.clock())
-        told = WindowOut.of(window, ctx.complete_until())
-        (slo,) = evaluate(ctx, [find_slo(ctx.slos, name)], window)
+        reader = ctx.reader()
+        window = query.window(reader)
+        told = WindowOut.of(window, reader.complete_ns)
+        (slo,) = evaluate(reader, [find_slo(reader.slos, name)], window)
         return OneSlo(window=told, **vars(slo))
 
     return routes
 
 
-def evaluate(ctx: Context, slos: Sequence[Slo], asked: Window) -> list[SloOut]:
-    """The SLOs' numbers at the end of the window that was asked about."""
-    if not slos:
-        return []
-    rules = {slo.name: burn_rules(slo, ctx.windows) for slo in slos}
-    longest = max(slo.window for slo in slos)
-    in_flight = open_requests(ctx, replace(asked, start_ns=max(0, asked.end_ns - longest)))
-    counted = count_by_window(ctx, slos, asked, {slo.name: {slo.window, DAY_NS} for slo in slos}, in_flight=in_flight)
-    tenants = {name: [*counts.groups] for name, counts in counted.slos.items()}
-    arrived = count_burns(ctx, slos, asked, in_flight=in_flight, tenants=tenants)
-    return [
-        _slo_out(slo, rules[slo.name], counted.slos[slo.name], arrived[slo.name], counted.ended[DAY_NS]) for slo in slos
-    ]
-
-
-def _slo_out(
-    slo: Slo, rules: Sequence[BurnRule], counted: SloCounts, arrived: SloCounts, ended_last_day: Number
-) -> SloOut:
-    last_day = counted.windows[DAY_NS][0]
-    own = _numbers(slo, rules, counted.windows, arrived.windows)
-    groups = [
-        Group(tenant=name, **_numbers(slo, rules, windows, arrived.groups[name]))
-        for name, windows in counted.groups.items()
-    ]
-    return SloOut(
-        **own | {"firing": _highest([own["firing"], *(group.firing for group in groups)])},
-        name=slo.name,
-        description=slo.description,
-        owner=slo.owner,
-        team=slo.team,
-        hash=slo.hash,
-        objective=float(slo.objective),
-        window_s=slo.window / SECOND_NS,
-        select={key: list(values) for key, values in slo.select.items()},
-        thresholds=ThresholdsOut.of(slo.thresholds),
-        errors_excluded=list(slo.errors.exclude),
-        selected_last_day=last_day.total,
-        ended_last_day=ended_last_day,
-        warning=_warning(slo, last_day, ended_last_day),
-        groups=groups,
-        groups_total=counted.groups_total,
-    )
-
-
-def _numbers(slo: Slo, rules: Sequence[BurnRule], ended: Windows, arrived: Windows) -> dict[str, Any]:
-    """The fields of `Evaluation`."""
-    requests, errors = ended[slo.window]
-    burn = burns(slo, rules, {length: counts for length, (counts, _) in arrived.items()})
-    left = budget_left(requests.tally, slo.budget)
-    return {
-        "requests": requests,
-        "attainment": requests.attainment,
-        "estimated": errors is not None,
-        "errors": errors,
-        "goodput_rps": requests.goodput(slo.window / SECOND_NS),
-        "budget_left": left,
-        "exhausted_in_s": exhausted_in_s(left, arrived[HOUR_NS][0].tally.burn(slo.budget), slo.window),
-        "burn": [_burn_out(b) for b in burn],
-        "firing": _highest([b.rule.severity for b in burn if b.firing]),
-    }
-
-
-def _highest(severities: Sequence[BurnSeverity | None]) -> BurnSeverity | None:
-    return min((severity for severity in severities if severity), key=SEVERITIES.index, default=None)
-
-
-def _warning(slo: Slo, last_day: Counts, ended: Number) -> str | None:
-    if ended and not (last_day.total or last_day.in_flight or last_day.lost):
-        listed = ", ".join(f"{key} in ({', '.join(values)})" for key, values in slo.select.items())
-        return (
-            f"The SLO selected 0 of {ended:g} requests of the last day: none has {listed}. Give the requests these "
-            "labels, or change `select` or `labels` in the SLO file."
-        )
-    if last_day.undetermined and not last_day.tally.judged:
-        return (
-            f"None of {last_day.undetermined:g} requests of the last day can be judged: their source does not report "
-            f"{' or '.join(slo.thresholds.given())}. They are neither good nor bad."
-        )
-    return None
-
-
-def _burn_out(burn: Burn) -> BurnOut:
-    return BurnOut(
-        name=burn.rule.name,
-        severity=burn.rule.severity,
-        short_s=burn.rule.short_ns / SECOND_NS,
-        long_s=burn.rule.long_ns / SECOND_NS,
-        threshold=float(burn.rule.threshold),
-        short_burn=burn.short,
-        long_burn=burn.long,
-        firing=burn.firing,
-    )
+def answer(reader: Reader, query: WindowQuery) -> Slos:
+    """The answer of `/slos`."""
+    window = query.window(reader)
+    told = WindowOut.of(window, reader.complete_ns)
+    return Slos(window=told, slos=evaluate(reader, reader.slos, window))

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from collector.api.answers import WindowOut
 from collector.api.context import Context
-from collector.api.parameters import Names, TimesQuery, Window
-from collector.api.times import SECOND_NS, rfc3339
+from collector.api.parameters import Names, TimesQuery
+from collector.measure.answers import WindowOut
+from collector.measure.times import SECOND_NS, rfc3339
+from collector.measure.window import Window
 from collector.sql.fragment import TRUE, Fragment, all_of
 
 MOST_NAMES = 1000
@@ -108,18 +109,20 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/spans")
     def get_spans(query: Annotated[SpansQuery, Query()]) -> Spans:
         """Spans that no engine's mapping claims and that started in the window, newest first."""
-        fragments, bounds = {"filter": query.filter}, query.bounds(ctx.clock())
-        told = WindowOut.of(Window(**bounds, filter=TRUE), ctx.complete_until())
-        rows = ctx.queries.rows("spans", fragments, **bounds, limit=query.limit, offset=query.offset)
-        total = ctx.queries.row("spans_count", fragments, **bounds)["total"]
+        reader = ctx.reader()
+        fragments, bounds = {"filter": query.filter}, query.bounds(reader.now_ns)
+        told = WindowOut.of(Window(**bounds, filter=TRUE), reader.complete_ns)
+        rows = reader.queries.rows("spans", fragments, **bounds, limit=query.limit, offset=query.offset)
+        total = reader.queries.row("spans_count", fragments, **bounds)["total"]
         return Spans(window=told, spans=[_span(row) for row in rows], total=total)
 
     @routes.get("/spans/names")
     def get_span_names(query: Annotated[SpanNamesQuery, Query()]) -> SpanNames:
         """Names of such spans with their number, the most frequent first, at most 1,000."""
-        bounds = query.bounds(ctx.clock())
-        told = WindowOut.of(Window(**bounds, filter=TRUE), ctx.complete_until())
-        rows = ctx.queries.rows("span_names", {"filter": query.filter}, **bounds, limit=MOST_NAMES)
+        reader = ctx.reader()
+        bounds = query.bounds(reader.now_ns)
+        told = WindowOut.of(Window(**bounds, filter=TRUE), reader.complete_ns)
+        rows = reader.queries.rows("span_names", {"filter": query.filter}, **bounds, limit=MOST_NAMES)
         return SpanNames(
             window=told,
             names=[

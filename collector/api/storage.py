@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from collector.api.parameters import NoQuery
 from collector.api.session import ALL_TENANTS
-from collector.api.times import rfc3339
+from collector.measure.times import rfc3339
 from collector.status import IngestStatus
 from collector.store.retention import Retention
 from collector.store.usage import Usage

@@ -7,12 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from collector.api.answers import Distribution, Goodput, WindowOut, per_s
 from collector.api.context import Context
-from collector.api.evaluation import OUTPUT_TOKENS, count
-from collector.api.itl import itl
-from collector.api.latencies import QuantileErrors, estimated, exact
 from collector.api.parameters import WindowQuery
+from collector.measure.answers import Distribution, Goodput, WindowOut, per_s
+from collector.measure.evaluation import OUTPUT_TOKENS, count
+from collector.measure.itl import itl
+from collector.measure.latencies import QuantileErrors, estimated, exact
+from collector.measure.reader import Reader
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 
@@ -68,33 +69,38 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/summary")
     def get_summary(query: Annotated[WindowQuery, Query()]) -> Summary:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
-        asked = query.window(ctx.clock())
-        counted = count(ctx, asked, query.vantage, ctx.slos, _SUMMANDS)
-        window, requests, covered = counted.window, counted.requests, counted.covered
-        if counted.errors is None:
-            latencies, errors = exact(ctx, window, requests.ok), None
-        else:
-            latencies, of_latencies = estimated(ctx, window)
-            errors = SummaryErrors(**counted.errors.model_dump(), percentiles=of_latencies)
-        return Summary(
-            window=WindowOut.of(window, counted.complete_ns),
-            requests=requests,
-            ttft_s=latencies["ttft"],
-            tpot_s=latencies["tpot"],
-            itl_s=itl(ctx.queries, window, counted.first_ns),
-            e2e_s=latencies["e2e"],
-            queue_s=latencies["queue"],
-            throughput=Throughput(
-                requests_per_s=per_s(covered.requests.total, covered.seconds),
-                output_tokens_per_s=covered.tokens_per_s("tokens_out", covered.requests.total),
-                output_tokens_known=counted.sums.get("known_out") or 0,
-                total_tokens_per_s=covered.tokens_per_s("tokens_all", covered.requests.total),
-                total_tokens_known=counted.sums.get("known_all") or 0,
-            ),
-            goodput=Goodput.of(covered),
-            attainment=requests.attainment,
-            estimated=counted.errors is not None,
-            errors=errors,
-        )
+        return answer(ctx.reader(), query)
 
     return routes
+
+
+def answer(reader: Reader, query: WindowQuery) -> Summary:
+    """The answer of `/summary`."""
+    asked = query.window(reader)
+    counted = count(reader, asked, query.vantage, reader.slos, _SUMMANDS)
+    window, requests, covered = counted.window, counted.requests, counted.covered
+    if counted.errors is None:
+        latencies, errors = exact(reader, window, requests.ok), None
+    else:
+        latencies, of_latencies = estimated(reader, window)
+        errors = SummaryErrors(**counted.errors.model_dump(), percentiles=of_latencies)
+    return Summary(
+        window=WindowOut.of(window, counted.complete_ns),
+        requests=requests,
+        ttft_s=latencies["ttft"],
+        tpot_s=latencies["tpot"],
+        itl_s=itl(reader.queries, window, counted.first_ns),
+        e2e_s=latencies["e2e"],
+        queue_s=latencies["queue"],
+        throughput=Throughput(
+            requests_per_s=per_s(covered.requests.total, covered.seconds),
+            output_tokens_per_s=covered.tokens_per_s("tokens_out", covered.requests.total),
+            output_tokens_known=counted.sums.get("known_out") or 0,
+            total_tokens_per_s=covered.tokens_per_s("tokens_all", covered.requests.total),
+            total_tokens_known=counted.sums.get("known_all") or 0,
+        ),
+        goodput=Goodput.of(covered),
+        attainment=requests.attainment,
+        estimated=counted.errors is not None,
+        errors=errors,
+    )

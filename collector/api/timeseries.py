@@ -10,17 +10,20 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from collector.api import itl, samples
-from collector.api.answers import WindowOut
+from collector.api import samples
 from collector.api.context import Context
-from collector.api.evaluation import find_slo, open_requests, process_filter
-from collector.api.hops import listed_once
-from collector.api.parameters import Duration, Name, Window, WindowQuery
+from collector.api.parameters import Duration, Name, WindowQuery, find_slo
 from collector.api.problems import bad_parameter
-from collector.api.session import CURRENT, need_all_tenants
-from collector.api.summing import UNJUDGED, number_of
-from collector.api.sums import Slice, Summand, sums
-from collector.api.times import SECOND_NS, rfc3339
+from collector.api.session import need_all_tenants
+from collector.measure import itl
+from collector.measure.answers import WindowOut
+from collector.measure.evaluation import open_requests, process_filter
+from collector.measure.hops import listed_once
+from collector.measure.reader import Reader
+from collector.measure.summing import UNJUDGED, number_of
+from collector.measure.sums import Slice, Summand, sums
+from collector.measure.times import SECOND_NS, rfc3339
+from collector.measure.window import Window
 from collector.slo.counts import Number, good_is_known, judged
 from collector.slo.judge import CANCELLED, FAILED, selects, verdict
 from collector.slo.model import Slo
@@ -95,28 +98,33 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/timeseries")
     def get_timeseries(query: Annotated[TimeseriesQuery, Query()]) -> Timeseries:
         """A metric over time, for charts."""
-        if query.metric in _OF_PROCESSES:
-            need_all_tenants()
-        window = query.window(ctx.clock())
-        if query.metric not in _OF_PROCESSES and query.slo is None:  # an SLO selects one vantage
-            window = listed_once(ctx, window, query.vantage)
-        if (window.end_ns - window.start_ns) / query.step > MOST_POINTS:
-            raise bad_parameter("step", f"gives more than {MOST_POINTS} points: make it longer, or the window shorter")
-        slos = ctx.slos if query.slo is None else (find_slo(ctx.slos, query.slo),)
-        if query.slo is not None:
-            window = replace(window, filter=all_of(window.filter, selects(slos[0], "chosen")))
-        complete_ns = ctx.complete_until()
-        points, sampled = _points(ctx, window, _Buckets(query.step, window.complete(complete_ns)), query, slos)
-        return Timeseries(
-            window=WindowOut.of(window, complete_ns),
-            metric=query.metric,
-            unit=_UNITS[query.metric],
-            step_s=query.step / SECOND_NS,
-            estimated=sampled,
-            points=points,
-        )
+        return answer(ctx.reader(), query)
 
     return routes
+
+
+def answer(reader: Reader, query: TimeseriesQuery) -> Timeseries:
+    """The answer of `/timeseries`."""
+    if query.metric in _OF_PROCESSES:
+        need_all_tenants()
+    window = query.window(reader)
+    if query.metric not in _OF_PROCESSES and query.slo is None:  # an SLO selects one vantage
+        window = listed_once(reader, window, query.vantage)
+    if (window.end_ns - window.start_ns) / query.step > MOST_POINTS:
+        raise bad_parameter("step", f"gives more than {MOST_POINTS} points: make it longer, or the window shorter")
+    slos = reader.slos if query.slo is None else (find_slo(reader.slos, query.slo),)
+    if query.slo is not None:
+        window = replace(window, filter=all_of(window.filter, selects(slos[0], "chosen")))
+    complete_ns = reader.complete_ns
+    points, sampled = _points(reader, window, _Buckets(query.step, window.complete(complete_ns)), query, slos)
+    return Timeseries(
+        window=WindowOut.of(window, complete_ns),
+        metric=query.metric,
+        unit=_UNITS[query.metric],
+        step_s=query.step / SECOND_NS,
+        estimated=sampled,
+        points=points,
+    )
 
 
 @dataclass(frozen=True)
@@ -133,29 +141,29 @@ class _Buckets:
 
 
 def _points(
-    ctx: Context, window: Window, buckets: _Buckets, query: TimeseriesQuery, slos: Sequence[Slo]
+    reader: Reader, window: Window, buckets: _Buckets, query: TimeseriesQuery, slos: Sequence[Slo]
 ) -> tuple[Sequence[Point], bool]:
     """The points, and whether they are estimated from sampled requests."""
     metric, step = query.metric, query.step
     processes = {"process_filter": process_filter(window)}
     if metric in ("ttft", "tpot", "e2e", "queue"):
-        return _latency_of_requests(ctx, window, buckets, metric)
+        return _latency_of_requests(reader, window, buckets, metric)
     if metric == "itl":
-        return _latencies(itl.by_bucket(ctx.queries, window, step), buckets), False
+        return _latencies(itl.by_bucket(reader.queries, window, step), buckets), False
     if metric in ("kv_evictions", "preemptions"):
-        rows = _ask(ctx, "timeseries_kv_events", buckets.covered, step, processes)
+        rows = _ask(reader, "timeseries_kv_events", buckets.covered, step, processes)
         if metric == "preemptions":
-            grown = samples.growth(ctx, buckets.covered, ["preemptions"], step)
+            grown = samples.growth(reader, buckets.covered, ["preemptions"], step)
             rows = samples.together(rows, ({"bucket_ns": r["bucket_ns"], "preemptions": r["growth"]} for r in grown))
         return _per_second(rows, metric, buckets), False
     if metric in ("kv_usage", "running", "waiting"):
-        steps = _ask(ctx, "timeseries_steps", window, step, processes)
-        rows = samples.together(steps, samples.gauges(ctx, window, step, {row["bucket_ns"] for row in steps}))
+        steps = _ask(reader, "timeseries_steps", window, step, processes)
+        rows = samples.together(steps, samples.gauges(reader, window, step, {row["bucket_ns"] for row in steps}))
         known = [row for row in rows if row[metric] is not None]
         return [ValuePoint(**buckets.of(row["bucket_ns"]), value=row[metric]) for row in known], False
-    rows, sampled = _by_bucket(ctx, buckets.covered, step, slos)
+    rows, sampled = _by_bucket(reader, buckets.covered, step, slos)
     if metric in ("goodput", "attainment"):
-        rows = _with_open(rows, _not_ended(ctx, window, buckets, slos))
+        rows = _with_open(rows, _not_ended(reader, window, buckets, slos))
     if metric == "goodput":
         rows = [row for row in rows if _knows_good(row)]
     if metric == "attainment":
@@ -163,17 +171,19 @@ def _points(
     return _per_second(rows, metric, buckets), sampled
 
 
-def _latency_of_requests(ctx: Context, window: Window, buckets: _Buckets, metric: str) -> tuple[Sequence[Point], bool]:
+def _latency_of_requests(
+    reader: Reader, window: Window, buckets: _Buckets, metric: str
+) -> tuple[Sequence[Point], bool]:
     """Exact percentiles, or weighted ones as sql/queries/estimated_latency.sql has them.
 
     An answer of many parts shows several latencies, and asks for them at once.
     """
-    names = _TOGETHER if metric in _TOGETHER and CURRENT.get().found is not None else (metric,)
+    names = _TOGETHER if metric in _TOGETHER and reader.in_parts else (metric,)
 
     def read(*, weighted: bool) -> list[dict[str, Any]]:
         latencies = Fragment(f"tuple({', '.join(_latency(name, weighted=weighted) for name in names)})")
         fragments = {"filter": window.filter, "latencies": latencies}
-        rows = _ask(ctx, "timeseries_latencies", window, buckets.step, fragments)
+        rows = _ask(reader, "timeseries_latencies", window, buckets.step, fragments)
         columns = [(row["bucket_ns"], *row["latencies"][names.index(metric)]) for row in rows]
         return [dict(zip(_COLUMNS, values, strict=True)) for values in columns if values[1]]
 
@@ -192,13 +202,13 @@ def _latency(name: str, *, weighted: bool) -> str:
     return f"({n}, {quantiles}, maxIf({value}, {known}), countIf(is_sampled AND {known}))"
 
 
-def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> tuple[list[dict[str, Any]], bool]:
+def _by_bucket(reader: Reader, window: Window, step: int, slos: Sequence[Slo]) -> tuple[list[dict[str, Any]], bool]:
     """Sums over requests by the bucket in which they ended, the oldest first; and whether they are estimates."""
     judged = verdict(slos)
     bucket = part("bucket", {})
     ended = part("ended_in_window", {})
     found = sums(
-        ctx.queries,
+        reader.queries,
         window.filter,
         [Slice(Fragment(ended.sql, window.bounds), Fragment(bucket.sql, {"step_ns": step}))],
         {
@@ -213,7 +223,7 @@ def _by_bucket(ctx: Context, window: Window, step: int, slos: Sequence[Slo]) -> 
     return [{"bucket_ns": bucket_ns, **row} for bucket_ns, row in sorted(found.by_band.items())], found.sampled
 
 
-def _not_ended(ctx: Context, window: Window, buckets: _Buckets, slos: Sequence[Slo]) -> list[dict[str, Any]]:
+def _not_ended(reader: Reader, window: Window, buckets: _Buckets, slos: Sequence[Slo]) -> list[dict[str, Any]]:
     """A lost request is in the bucket in which it was given up, a request in flight that is bad in the last bucket.
 
     Behind the part of the window that is complete there is no bucket: the requests that ended are not known there.
@@ -221,7 +231,7 @@ def _not_ended(ctx: Context, window: Window, buckets: _Buckets, slos: Sequence[S
     step, end_ns = buckets.step, buckets.covered.end_ns
     if end_ns <= window.start_ns:
         return []
-    in_flight = open_requests(ctx, window)
+    in_flight = open_requests(reader, window)
     lost = in_flight.is_lost & in_flight.selected_by_any(slos)
     given_up = Counter((in_flight.lost_at_ns[lost] // step * step).tolist())
     rows: list[dict[str, Any]] = [{"bucket_ns": at_ns, "lost": n} for at_ns, n in given_up.items() if at_ns < end_ns]
@@ -231,9 +241,9 @@ def _not_ended(ctx: Context, window: Window, buckets: _Buckets, slos: Sequence[S
 
 
 def _ask(
-    ctx: Context, name: str, window: Window, step: int, fragments: Mapping[str, Fragment], **parameters: int
+    reader: Reader, name: str, window: Window, step: int, fragments: Mapping[str, Fragment], **parameters: int
 ) -> list[dict[str, Any]]:
-    return ctx.queries.rows(name, fragments, **window.bounds, step_ns=step, **parameters)
+    return reader.queries.rows(name, fragments, **window.bounds, step_ns=step, **parameters)
 
 
 def _latencies(rows: Sequence[Mapping[str, Any]], buckets: _Buckets) -> list[LatencyPoint]:

@@ -23,7 +23,7 @@ from collector.store.errors import is_unavailable, reason_of
 from collector.store.usage import Usage
 
 if TYPE_CHECKING:
-    from collector.api.slos import SloOut
+    from collector.measure.slos import SloOut
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from collector.sql.queries import Queries
 from collector.store.usage import Usage
 
 if TYPE_CHECKING:
-    from collector.api.slos import Evaluation, SloOut
+    from collector.measure.slos import Evaluation, SloOut
 
 RECENT_NS: Final = 300 * SECOND_NS
 """The present state of an engine process is its newest step, if that is not older than this."""

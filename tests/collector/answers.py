@@ -6,7 +6,7 @@
 
 The rows and the clock are the same each time: about 10,000 requests of 30 days, some sampled, some in flight, some
 lost, with their tokens, phases, steps, KV events, cold starts, samples and spans. One line has the caller, the
-question, the status and the body.
+question, the status and the body. Numbers have twelve digits: the store adds in the order in which its threads end.
 """
 
 import argparse
@@ -226,7 +226,7 @@ def main(arguments: list[str]) -> int:
                 while waiting:
                     question = waiting.pop(0)
                     answer = client.get(f"/api/v1{question}", headers=headers)
-                    body = answer.json()
+                    body = json.loads(answer.text, parse_float=lambda text: float(f"{float(text):.12g}"))
                     file.write(json.dumps([caller, question, answer.status_code, body], sort_keys=True) + "\n")
                     if "cursor=" not in question and body.get("next"):
                         waiting.append(f"{question}&cursor={body['next']}")

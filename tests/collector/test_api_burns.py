@@ -2,8 +2,8 @@
 
 import pytest
 
-from collector.api import slo_burns
-from collector.api.times import rfc3339
+from collector.measure import slo_burns
+from collector.measure.times import rfc3339
 from tests.collector.rows import NOW, SECOND
 
 MS = 1_000_000

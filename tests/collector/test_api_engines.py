@@ -1,6 +1,6 @@
 import pytest
 
-from collector.api import abilities
+from collector.measure import abilities
 from collector.sql.fragment import TRUE
 from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND, trace_id

@@ -6,10 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collector.access.caller import ANYBODY
-from collector.api.once import _Remembering
 from collector.api.overview import step_s
-from collector.api.session import CURRENT, QueryLimits, Session
+from collector.measure.reader import Remembering
 from collector.sql.fragment import FALSE, TRUE
 from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND
@@ -86,29 +84,18 @@ def test_it_asks_the_store_each_question_once(api, busy, monkeypatch):
     assert len([name for name, *_ in asked if name == "announced"]) == 2
 
 
-@pytest.fixture
-def remembering():
-    session = Session(ANYBODY, QueryLimits())
-    session.remember()
-    current = CURRENT.set(session)
-    yield
-    CURRENT.reset(current)
-
-
-@pytest.mark.usefixtures("remembering")
 def test_questions_are_the_same_only_with_the_same_conditions():
     asked = []
     store = SimpleNamespace(array=lambda query, fragments, row, **_: asked.append(fragments) or fragments)
-    queries = _Remembering(store)
+    queries = Remembering(store)
     conditions = [{"filter": TRUE}, {"filter": FALSE}, {"filter": TRUE}]
     assert [queries.array("itl", one, np.uint64, end_ns=1) for one in conditions] == conditions
     assert asked == conditions[:2]
 
 
-@pytest.mark.usefixtures("remembering")
 def test_rows_are_the_same_only_with_the_same_parameters_and_may_be_changed():
     asked = []
-    queries = _Remembering(SimpleNamespace(rows=lambda *_, **given: asked.append(given) or [given.copy()]))
+    queries = Remembering(SimpleNamespace(rows=lambda *_, **given: asked.append(given) or [given.copy()]))
     for given in ({"end_ns": 1}, {"end_ns": 2}, {"end_ns": 1}):
         (row,) = queries.rows("vantages", **given)
         assert row == given

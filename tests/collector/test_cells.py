@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from collector.api.summing import _places_of
+from collector.measure.summing import _places_of
 from collector.service import build_api
 from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos

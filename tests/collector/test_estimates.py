@@ -6,8 +6,8 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from collector.api.answers import LEVELS
-from collector.api.latencies import share_error
+from collector.measure.answers import LEVELS
+from collector.measure.latencies import share_error
 from collector.signals import TRACES
 from collector.slo.burn import Tally
 from collector.slo.counts import Counts

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from collector.api.surface import TPOT_GRID_NS, TTFT_GRID_NS
 from collector.in_flight import InFlight, judge_in_flight, read_in_flight
+from collector.measure.surface import TPOT_GRID_NS, TTFT_GRID_NS
 from collector.process import Process
 from collector.slo.model import LabelRule, Slo, Thresholds
 from collector.sql.fragment import TRUE

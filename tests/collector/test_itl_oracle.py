@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from collector.api.times import rfc3339
+from collector.measure.times import rfc3339
 from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND
 

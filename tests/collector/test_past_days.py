@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from collector.api.itl import added, stretches
-from collector.api.latencies import _first_us, bucket_of
-from collector.api.sums import narrow
+from collector.measure.itl import added, stretches
+from collector.measure.latencies import _first_us, bucket_of
+from collector.measure.sums import narrow
 from collector.sql.fragment import Fragment
 from collector.sql.past_days import PastDays
 from collector.sql.queries import Queries, part, size_of_columns

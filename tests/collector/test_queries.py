@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from collector.api import latencies
+from collector.measure import latencies
 from collector.sql import queries
 from collector.sql.fragment import FALSE, TRUE, Fragment, all_of, any_of, negated
 from collector.sql.queries import Queries, part, render

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.api import latencies
+from collector.measure import latencies
 from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND
 

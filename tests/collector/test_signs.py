@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collector.api.abilities import _minutes
-from collector.api.signs import processes_of
 from collector.in_flight import judge_in_flight
+from collector.measure.abilities import _minutes
+from collector.measure.signs import processes_of
 from collector.sql.queries import Queries
 
 MINUTE = 60 * 10**9

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.api.times import parse_moment, rfc3339
+from collector.measure.times import parse_moment, rfc3339
 from collector.slo.durations import duration_text, format_duration, parse_duration
 from collector.slo.model import SloFileError, load_slos
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from collector.api.sums import Summand, add_all, slices, sums
+from collector.measure.sums import Summand, add_all, slices, sums
 from collector.slo.judge import missed, verdict
 from collector.slo.model import Promise, Thresholds
 from collector.sql.fragment import TRUE, Fragment

@@ -49,6 +49,13 @@ ALLOWED = {
         "tokentrail.semconv",
         "tokentrail.version",
     },
+    "collector/measure": {
+        "collector.in_flight",
+        "collector.measure",
+        "collector.process",
+        "collector.slo",
+        "collector.sql",
+    },
     "alerts": {"alerts", "collector.slo", "tokentrail.shared.folders"},
     "dashboard": {
         "dashboard",
@@ -117,6 +124,14 @@ def test_every_room_has_a_rule():
     assert rooms - parts == {room for room in ALLOWED if room.startswith("tokentrail/")}
     face = {path.stem for path in (ROOT / "tokentrail").glob("*.py")}
     assert face == {"__init__", "_pipeline", "config", "semconv", "testing", "trail", "version"}
+
+
+def test_numbers_know_no_web_framework():
+    code = "import pkgutil, sys, importlib, collector.measure as m\n"
+    code += "for one in pkgutil.iter_modules(m.__path__): importlib.import_module(f'collector.measure.{one.name}')\n"
+    code += "print([m for m in ('fastapi', 'starlette', 'collector.access', 'collector.api') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert out.strip() == "[]"
 
 
 def test_the_rule_would_catch_a_wrong_import(tmp_path):

@@ -1,4 +1,4 @@
--- One page of request rows. `judged` has the verdicts, as collector.api.verdicts asks for them.
+-- One page of request rows. `judged` has the verdicts, as collector.measure.verdicts asks for them.
 SELECT
     $parts.request_columns, $judged AS judged
 FROM requests

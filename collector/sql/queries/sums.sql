@@ -1,4 +1,4 @@
--- Sums over the requests that ended in the window, by group. collector.api.sums writes the sums.
+-- Sums over the requests that ended in the window, by group. collector.measure.sums writes the sums.
 SELECT $by AS by, $sums AS sums
 FROM requests
 WHERE $ended AND $filter

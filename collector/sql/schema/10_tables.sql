@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS requests
     queue_us          UInt32 MATERIALIZED if(queue_ns IS NULL, 4294967295, least(intDiv(assumeNotNull(queue_ns) + 999, 1000), 4294967294)) CODEC(NONE),
     is_sampled        Bool   MATERIALIZED weight != 1,
     -- The cell of the goodput surface: 32 × the number of TTFT thresholds missed + the number of TPOT thresholds missed, of the
-    -- grids in collector/api/surface.py (in µs here). 31: not known. 1024 more: that TPOT is a bound.
+    -- grids in collector/measure/surface.py (in µs here). 31: not known. 1024 more: that TPOT is a bound.
     surface_cell      UInt16 MATERIALIZED
         32 * if(ttft_us = 4294967295, 31, length(arrayFilter(us -> ttft_us > us,
             [10000, 20000, 30000, 50000, 70000, 100000, 150000, 200000, 300000, 500000, 700000, 1000000, 1500000, 2000000, 3000000,

@@ -2,12 +2,14 @@
 
 import json
 import threading
+from unittest.mock import Mock
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 from fastapi.testclient import TestClient
 
 from collector.access.caller import ANYBODY, Caller, Role
+from collector.api.context import Context
 from collector.api.parameters import WindowQuery
 from collector.api.session import (
     CURRENT,
@@ -15,8 +17,8 @@ from collector.api.session import (
     Session,
     TooLongError,
     query_settings,
-    tenant_filter,
 )
+from collector.measure.reader import Reader
 from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.store.insert import INSERT_SETTINGS
@@ -59,10 +61,15 @@ class TestSession:
 
     def test_the_windows_of_a_tenant_select_its_requests(self):
         """The store hides the rows of others, too: a server's settings must not be all that does."""
+        reader = Reader(Mock(clock=lambda: NOW), "acme")
+        assert ["acme"] in WindowQuery().window(reader).filter.parameters.values()
+        assert ["acme"] in reader.tenant_filter.parameters.values()
+
+    def test_an_answer_is_to_the_tenant_of_its_session(self):
+        context = Context(Mock(), Mock())
         current = CURRENT.set(Session(Caller("k", Role.READ, "acme"), QueryLimits()))
         try:
-            assert ["acme"] in WindowQuery().window(NOW).filter.parameters.values()
-            assert ["acme"] in tenant_filter().parameters.values()
+            assert context.reader().tenant == "acme"
         finally:
             CURRENT.reset(current)
 
@@ -70,7 +77,7 @@ class TestSession:
         with pytest.raises(LookupError):
             query_settings()
         with pytest.raises(LookupError):
-            tenant_filter()
+            Context(Mock(), Mock()).reader()
 
 
 @pytest.fixture

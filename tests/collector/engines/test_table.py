@@ -1,4 +1,4 @@
-"""docs/engines/README.md has the table made of collector/api/abilities.yaml, and recordings hold that file."""
+"""docs/engines/README.md has the table made of collector/measure/abilities.yaml, and recordings hold that file."""
 
 import re
 from os.path import relpath
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.api.abilities import known
+from collector.measure.abilities import known
 from collector.signals import TRACES
 from collector.slo.model import load_slos
 from collector.store.insert import insert_otlp

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.api.times import rfc3339
+from collector.measure.times import rfc3339
 from tests.collector.rows import NOW, SECOND
 from tests.collector.samples.scrapes import Scrapes, replay
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.api.answers import LEVELS, Distribution, seconds
-from collector.api.context import Context
-from collector.api.parameters import Window
-from collector.api.sums import Slice, slices
+from collector.measure.answers import LEVELS, Distribution, seconds
+from collector.measure.reader import Reader
+from collector.measure.sums import Slice, slices
+from collector.measure.window import Window
 from collector.slo.counts import Number
 from collector.slo.judge import LARGEST_US
 from collector.sql.fragment import Fragment, any_of
@@ -33,26 +33,26 @@ QuantileErrors = dict[str, float]
 """The standard error of each percentile, in seconds."""
 
 
-def exact(ctx: Context, window: Window, ok: Number) -> dict[str, Distribution]:
+def exact(reader: Reader, window: Window, ok: Number) -> dict[str, Distribution]:
     """The distribution of every latency. About `ok` requests ended ok: of few, the latencies are read as they are."""
     if ok < _FEW:
         in_window = Fragment(part("ended_in_window", {}).sql, window.bounds)
-        rows = _rows(ctx.queries, window.filter, in_window, 2 * _FEW)
+        rows = _rows(reader.queries, window.filter, in_window, 2 * _FEW)
         if rows is not None:
             return {name: _of_values(values[~np.isnan(values)]) for name, values in zip(LATENCIES, rows.T, strict=True)}
     parts = [*slices([window.end_ns, window.start_ns])]
     whole = [one for one in parts if one.hours]
     if whole:
-        rest = _rest(ctx.queries, window.filter, [one.ended for one in parts if not one.hours])
+        rest = _rest(reader.queries, window.filter, [one.ended for one in parts if not one.hours])
         asked, values = (parts, np.empty((0, len(LATENCIES)))) if rest is None else (whole, rest)
         found = {
-            name: _in_attempts(ctx.queries, window.filter, asked, name, values[:, i])
+            name: _in_attempts(reader.queries, window.filter, asked, name, values[:, i])
             for i, name in enumerate(LATENCIES)
         }
         known = {name: distribution for name, distribution in found.items() if distribution is not None}
         if len(known) == len(found):
             return known
-    row = ctx.queries.row("latencies", {"filter": window.filter}, **window.bounds)
+    row = reader.queries.row("latencies", {"filter": window.filter}, **window.bounds)
     return {name: Distribution.of(row, name) for name in LATENCIES}
 
 
@@ -153,23 +153,23 @@ def _first_us(bucket: int) -> int:
     return bisect_left(range(2**32), bucket, key=bucket_of)
 
 
-def estimated(ctx: Context, window: Window) -> tuple[dict[str, Distribution], dict[str, QuantileErrors]]:
+def estimated(reader: Reader, window: Window) -> tuple[dict[str, Distribution], dict[str, QuantileErrors]]:
     """The distributions by the weights of sampled requests, and the errors of those that have values, by field."""
-    found = {name: _estimated(ctx, window, name) for name in LATENCIES}
+    found = {name: _estimated(reader, window, name) for name in LATENCIES}
     errors = {f"{name}_s": errors for name, (_, errors) in found.items() if errors is not None}
     return {name: distribution for name, (distribution, _) in found.items()}, errors
 
 
-def _estimated(ctx: Context, window: Window, name: str) -> tuple[Distribution, QuantileErrors | None]:
+def _estimated(reader: Reader, window: Window, name: str) -> tuple[Distribution, QuantileErrors | None]:
     value = {"value": Fragment(f"{name}_ns"), "filter": window.filter}
 
     def quantiles(levels: Sequence[float]) -> dict[str, Any]:
-        return ctx.queries.row("estimated_latency", {**value, "levels": _levels(levels)}, **window.bounds)
+        return reader.queries.row("estimated_latency", {**value, "levels": _levels(levels)}, **window.bounds)
 
     row = quantiles([*LEVELS.values()])
     if not row["n"]:
         return Distribution.empty(), None
-    variance = ctx.queries.row("estimated_latency_variance", value, **window.bounds, limits=row["quantiles"])
+    variance = reader.queries.row("estimated_latency_variance", value, **window.bounds, limits=row["quantiles"])
     share_errors = [
         share_error(level, below, variance["total"], row["n"])
         for level, below in zip(LEVELS.values(), variance["below"], strict=True)

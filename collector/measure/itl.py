@@ -11,10 +11,10 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from collector.api.answers import LEVELS, Distribution, seconds
-from collector.api.parameters import Window
-from collector.api.sums import LEAST_HOURS, is_short, narrow
-from collector.api.times import DAY_NS, HOUR_NS
+from collector.measure.answers import LEVELS, Distribution, seconds
+from collector.measure.sums import LEAST_HOURS, is_short, narrow
+from collector.measure.times import DAY_NS, HOUR_NS
+from collector.measure.window import Window
 from collector.sql.fragment import Fragment
 from collector.sql.queries import Queries, partition
 

@@ -16,12 +16,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from collector.api.answers import seconds
-from collector.api.context import Context
-from collector.api.parameters import Window
-from collector.api.session import tenant_filter
-from collector.api.sums import slices
-from collector.api.times import HOUR_NS, SECOND_NS
+from collector.measure.answers import seconds
+from collector.measure.reader import Reader
+from collector.measure.sums import slices
+from collector.measure.times import HOUR_NS, SECOND_NS
+from collector.measure.window import Window
 from collector.sql.fragment import Fragment, all_of
 from collector.sql.queries import part
 
@@ -58,7 +57,7 @@ def counted_once(window: Window) -> Window:
     return replace(window, filter=all_of(window.filter, bounded))
 
 
-def listed_once(ctx: Context, window: Window, vantage: Sequence[str]) -> Window:
+def listed_once(reader: Reader, window: Window, vantage: Sequence[str]) -> Window:
     """The window in which each request counts once, if its requests have several vantages: the filter is costly.
 
     A caller that asks for a vantage gets its rows as they are.
@@ -66,19 +65,19 @@ def listed_once(ctx: Context, window: Window, vantage: Sequence[str]) -> Window:
     if vantage:
         return window
     found = [
-        one.columns(ctx.queries, "vantages", {}, window.filter)["vantage"]
+        one.columns(reader.queries, "vantages", {}, window.filter)["vantage"]
         for one in slices([window.end_ns, window.start_ns])
     ]
     return counted_once(window) if len(set(chain(*found))) > 1 else window
 
 
-def read_hops(ctx: Context, rows: Sequence[Row]) -> list[list[Hop]]:
+def read_hops(reader: Reader, rows: Sequence[Row]) -> list[list[Hop]]:
     """The hops of each ended request, outermost first; none for a request that nobody else reported."""
     if not rows:
         return []
-    others = ctx.queries.rows(
+    others = reader.queries.rows(
         "linked_requests",
-        {"filter": tenant_filter()},
+        {"filter": reader.tenant_filter},
         hours=_hours_about([row["ended_ns"] for row in rows]),
         request_ids=sorted({row["request_id"] for row in rows} - {""}),
         trace_ids=sorted({row["trace_id_hex"] for row in rows}),
@@ -100,10 +99,10 @@ def _hours_about(ended_ns: Iterable[int]) -> list[int]:
     return sorted({hour for first, last in bounds for hour in range(first, last + 1)})
 
 
-def hops_of(ctx: Context, row: Row, of_trace: Sequence[Row]) -> list[Hop]:
+def hops_of(reader: Reader, row: Row, of_trace: Sequence[Row]) -> list[Hop]:
     """The hops of one ended request. `of_trace`: the newest requests of its trace. Its response id finds others."""
     if row["request_id"] or len(of_trace) >= MOST_OF_A_TRACE:
-        return read_hops(ctx, [row])[0]
+        return read_hops(reader, [row])[0]
     return hops(row, (other for other in of_trace if "ended_ns" in other))
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.api.sums import Sums
 from collector.in_flight import InFlight
+from collector.measure.sums import Sums
 from collector.slo.cells import Bools, Judged, Outcomes
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from collector.api.context import Context
-from collector.api.evaluation import Counted
-from collector.api.parameters import Window
-from collector.api.sums import Summand, slices, sums
-from collector.api.times import SECOND_NS
+from collector.measure.evaluation import Counted
+from collector.measure.reader import Reader
+from collector.measure.sums import Summand, slices, sums
+from collector.measure.times import SECOND_NS
+from collector.measure.window import Window
 from collector.slo.counts import judged
 from collector.slo.judge import CANCELLED, NO_TOKEN, OK, UNKNOWN, exceeds, missed
 from collector.slo.model import Thresholds
@@ -70,10 +70,10 @@ _CELL = f"if({NO_TOKEN}, {_CELL_WIDTH} * {_WAITED} + surface_cell % {_CELL_WIDTH
 """One that was cancelled before its first token has missed every TTFT threshold that it waited for longer than."""
 
 
-def surface(ctx: Context, thresholds: Thresholds, counted: Counted) -> Surface:
+def surface(reader: Reader, thresholds: Thresholds, counted: Counted) -> Surface:
     """Attainment at every pair of the two grids. Given thresholds join the grids; a given E2E applies to every pair."""
     ttft, tpot = _Axis.of("ttft", TTFT_GRID_NS, thresholds.ttft), _Axis.of("tpot", TPOT_GRID_NS, thresholds.tpot)
-    good, undetermined, excused = _ended(ctx, counted.window, thresholds, ttft, tpot)
+    good, undetermined, excused = _ended(reader, counted.window, thresholds, ttft, tpot)
     in_flight = counted.in_flight
     e2e = Thresholds.model_construct(e2e=thresholds.e2e)
     not_yet_bad = ~in_flight.is_lost & ~in_flight.bad(e2e)
@@ -129,7 +129,7 @@ class _Axis:
 
 
 def _ended(
-    ctx: Context, window: Window, thresholds: Thresholds, ttft: _Axis, tpot: _Axis
+    reader: Reader, window: Window, thresholds: Thresholds, ttft: _Axis, tpot: _Axis
 ) -> tuple[Cells, Cells, Cells]:
     """Requests by the number of thresholds missed: ended ok with all known, with one or the end unknown, and cancelled.
 
@@ -150,7 +150,7 @@ def _ended(
     band = Fragment(f"toUInt16({_CELL} + {flags})", merged([ttft.missed, tpot.missed]))
     parts = [replace(part, band=band) for part in slices([window.end_ns, window.start_ns])]
     matching = all_of(window.filter, any_of(OK, CANCELLED, UNKNOWN), negated(missed_e2e))
-    for key, row in sums(ctx.queries, matching, parts, {"n": Summand()}).by_band.items():
+    for key, row in sums(reader.queries, matching, parts, {"n": Summand()}).by_band.items():
         flagged, cell = divmod(key, 2 * _BOUND)
         is_bound, cell = divmod(cell, _BOUND)
         first, each = divmod(cell, _CELL_WIDTH)

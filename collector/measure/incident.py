@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from collector.api.parameters import Window
-from collector.api.times import rfc3339
+from collector.measure.times import rfc3339
+from collector.measure.window import Window
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.severity import Severity
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from collector.api.context import Context
-from collector.api.times import SECOND_NS
+from collector.measure.reader import Reader
+from collector.measure.times import SECOND_NS
 from collector.process import Process
 
 Mark = Literal["full", "partly", "none"]
@@ -68,11 +68,11 @@ class Told(BaseModel):
 @cache
 def known() -> Abilities:
     """Read abilities.yaml."""
-    text = resources.files("collector.api").joinpath("abilities.yaml").read_text(encoding="utf-8")
+    text = resources.files("collector.measure").joinpath("abilities.yaml").read_text(encoding="utf-8")
     return Abilities.model_validate(yaml.safe_load(text))
 
 
-def counts(ctx: Context, signs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def counts(reader: Reader, signs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Count the rows of each process that tell a thing. `itl` is counted among some requests: tokens are many."""
     by_process: dict[Process, list[Mapping[str, Any]]] = defaultdict(list)
     for sign in signs:
@@ -82,7 +82,7 @@ def counts(ctx: Context, signs: Sequence[Mapping[str, Any]]) -> list[dict[str, A
         for process, found in by_process.items()
     }
     every = [one for examples in some.values() for one in examples]
-    rows = every and ctx.queries.rows(
+    rows = every and reader.queries.rows(
         "requests_with_tokens",
         trace_ids=sorted({trace_id for trace_id, *_ in every}),
         minutes=sorted({60 * minute for *_, start, end in every for minute in _minutes(start, end)}),

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from collector.api.times import HOUR_NS, SECOND_NS
+from collector.measure.times import HOUR_NS, SECOND_NS
 from collector.sql.fragment import TRUE, Fragment, any_of, merged
 from collector.sql.queries import Queries, part, partition, size_of_columns
 

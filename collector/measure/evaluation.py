@@ -11,16 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.api.answers import Covered
-from collector.api.context import Context
-from collector.api.hops import counted_once
-from collector.api.parameters import Window
-from collector.api.problems import not_found
-from collector.api.session import CURRENT
-from collector.api.summing import WITH_VARIANCE, SloCounts, Summing, counts_of, number_of
-from collector.api.sums import ARRIVED, Sums, is_short, slices
-from collector.api.times import HOUR_NS, Moment
 from collector.in_flight import InFlight, read_in_flight
+from collector.measure.answers import Covered
+from collector.measure.hops import counted_once
+from collector.measure.reader import Reader
+from collector.measure.summing import WITH_VARIANCE, SloCounts, Summing, counts_of, number_of
+from collector.measure.sums import ARRIVED, Sums, is_short, slices
+from collector.measure.times import HOUR_NS
+from collector.measure.window import Window
 from collector.slo.burn import BurnRule, burn_rules, fires
 from collector.slo.cells import Bools, Cells
 from collector.slo.counts import Counts, Number
@@ -56,7 +54,7 @@ class Counted:
 
 
 def count(
-    ctx: Context,
+    reader: Reader,
     window: Window,
     vantage: Sequence[str],
     promises: Sequence[Promise],
@@ -70,15 +68,15 @@ def count(
     `summands` are columns to add up, as SQL. `tokens_good` is the part of `tokens_out` that belongs to good requests,
     and `missed_{name}` the number of ended requests that missed the threshold of that name, where there is one promise.
     """
-    cells, complete_ns = Cells(promises), ctx.complete_until()
+    cells, complete_ns = Cells(promises), reader.complete_ns
     covered = window.complete(complete_ns)
     others, moments = _vantages_and_first(window), [window.end_ns, window.start_ns]
     if window.start_ns < covered.end_ns < window.end_ns:
         moments.insert(1, covered.end_ns)
-    columns, sampled = _read_cells(ctx, window.filter, cells, moments, summands, others)
+    columns, sampled = _read_cells(reader, window.filter, cells, moments, summands, others)
     if not vantage and len({vantage for vantages, _ in columns["others"] for vantage in vantages}) > 1:
         window = counted_once(window)
-        columns, sampled = _read_cells(ctx, window.filter, cells, moments, summands, others)
+        columns, sampled = _read_cells(reader, window.filter, cells, moments, summands, others)
     judged = cells.judged(columns)
     outcomes = judged.together()
     n = np.array(columns["n"], np.float64 if sampled else np.int64)
@@ -99,7 +97,7 @@ def count(
     if len(promises) == 1:
         for name, ns in promises[0].thresholds.given().items():
             totals[f"missed_{name}"] = (n * judged.missed(name, ns)).sum().item()
-    in_flight = open_requests(ctx, window)
+    in_flight = open_requests(reader, window)
     ended["unselected"] += number_of(in_flight.is_lost & ~in_flight.selected_by_any(promises))
     not_ended = {
         "in_flight": number_of(~in_flight.is_lost),
@@ -125,38 +123,18 @@ def _total(values: Iterable[Number | None]) -> Number | None:
     return sum(known) if known else None
 
 
-def answer_in_parts(ctx: Context, end: Moment) -> None:
-    """Ask the store each question once for all parts of an answer about a window that ends so.
-
-    Each part reads the requests in flight since another time, so they are read since the first of these times.
-    """
-    session = CURRENT.get()
-    session.remember()
-    session.open_since_ns = max(0, end.at(ctx.clock()) - max((slo.window for slo in ctx.slos), default=0))
-
-
-def open_requests(ctx: Context, window: Window) -> InFlight:
+def open_requests(reader: Reader, window: Window) -> InFlight:
     """The requests of a window that had not ended at its end, without those that were lost before its start."""
-    session = CURRENT.get(None)
-    start_ns = window.start_ns if session is None else min(window.start_ns, session.open_since_ns)
+    start_ns = min(window.start_ns, reader.open_since_ns)
     found = read_in_flight(
-        ctx.queries,
+        reader.queries,
         window.filter,
         start_ns=start_ns,
         end_ns=window.end_ns,
-        lost_after_ns=ctx.lost_after_ns,
-        heard_until_ns=ctx.heard_until(),
+        lost_after_ns=reader.lost_after_ns,
+        heard_until_ns=reader.heard_until_ns,
     )
     return found if start_ns == window.start_ns else found.where(found.lost_at_ns >= window.start_ns)
-
-
-def find_slo(slos: Sequence[Slo], name: str) -> Slo:
-    """The SLO of that name; raises Problem (404) that lists the names there are."""
-    for slo in slos:
-        if slo.name == name:
-            return slo
-    known = ", ".join(slo.name for slo in slos) or "none: the collector was started without an SLO file"
-    raise not_found(f"no SLO is named {name!r}; there are: {known}")
 
 
 def burn_windows(rules: Sequence[BurnRule]) -> set[int]:
@@ -165,7 +143,7 @@ def burn_windows(rules: Sequence[BurnRule]) -> set[int]:
 
 
 def count_burns(
-    ctx: Context,
+    reader: Reader,
     slos: Sequence[Slo],
     asked: Window,
     *,
@@ -177,8 +155,8 @@ def count_burns(
     The counters of `/metrics` count them then. By the ends that it tells, a sender whose clock is ten minutes behind
     has no request in the last five. All who count ask the same question.
     """
-    lengths = {slo.name: {HOUR_NS, *burn_windows(burn_rules(slo, ctx.windows))} for slo in slos}
-    return count_by_window(ctx, slos, asked, lengths, column=ARRIVED, in_flight=in_flight, tenants=tenants).slos
+    lengths = {slo.name: {HOUR_NS, *burn_windows(burn_rules(slo, reader.windows))} for slo in slos}
+    return count_by_window(reader, slos, asked, lengths, column=ARRIVED, in_flight=in_flight, tenants=tenants).slos
 
 
 @dataclass(frozen=True)
@@ -190,7 +168,7 @@ class AllCounts:
 
 
 def count_by_window(
-    ctx: Context,
+    reader: Reader,
     slos: Sequence[Slo],
     asked: Window,
     lengths: Mapping[str, set[int]],
@@ -210,13 +188,13 @@ def count_by_window(
         return AllCounts({}, {})
     moments = [asked.end_ns, *(max(0, asked.end_ns - length) for length in ends)]
     cells = Cells(slos)
-    columns, sampled = _read_cells(ctx, asked.filter, cells, moments, column=column)
+    columns, sampled = _read_cells(reader, asked.filter, cells, moments, column=column)
     order = np.argsort(columns["band"], kind="stable")
     by_band: Mapping[str, Any] = {
         name: np.array(columns[name])[order] for name in ("band", "cell", "tenant_group", "n", "variance", "sampled")
     }
     if in_flight is None:
-        in_flight = open_requests(ctx, replace(asked, start_ns=moments[-1]))
+        in_flight = open_requests(reader, replace(asked, start_ns=moments[-1]))
     summing = Summing(cells.judged(by_band), by_band, sampled, ends, asked.end_ns, in_flight)
     return AllCounts(
         {slo.name: summing.of(i, slo, sorted(lengths[slo.name]), tenants.get(slo.name)) for i, slo in enumerate(slos)},
@@ -225,7 +203,7 @@ def count_by_window(
 
 
 def _read_cells(
-    ctx: Context,
+    reader: Reader,
     matching: Fragment,
     cells: Cells,
     moments: Sequence[int],
@@ -245,7 +223,7 @@ def _read_cells(
         columns: dict[str, list[Any]] = defaultdict(list)
         for one in slices(moments, column=column):
             fragments = {**cells.fragments, "by": one.band, "others": others, **sums}
-            for name, values in one.columns(ctx.queries, "cells", fragments, matching).items():
+            for name, values in one.columns(reader.queries, "cells", fragments, matching).items():
                 columns[name] += values
         return columns
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any, Final
 
-from collector.api.context import Context
-from collector.api.evaluation import process_filter
-from collector.api.parameters import Window
-from collector.api.sums import slices
+from collector.measure.evaluation import process_filter
+from collector.measure.reader import Reader
+from collector.measure.sums import slices
+from collector.measure.window import Window
 from collector.process import Process
 
 _MOST_NAMES: Final = 100
 
 
-def signs_of_life(ctx: Context, window: Window) -> list[dict[str, Any]]:
+def signs_of_life(reader: Reader, window: Window) -> list[dict[str, Any]]:
     """Rows of the queries `engine_*`: few for each process, with its names. Whole days' answers are remembered."""
     of_process = process_filter(window)
     by_day = (("engine_requests", window.filter, "requests", "end"), ("engine_steps", of_process, "steps", "start"))
     signs = []
     for query, matching, table, column in by_day:
         for one in slices([window.end_ns, window.start_ns], table, column):
-            columns = one.columns(ctx.queries, query, {}, matching)
+            columns = one.columns(reader.queries, query, {}, matching)
             signs += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    signs += ctx.queries.rows("engine_announcements", {"filter": window.filter}, **window.bounds)
-    return signs + ctx.queries.rows("engine_cold_starts", {"process_filter": of_process}, **window.bounds)
+    signs += reader.queries.rows("engine_announcements", {"filter": window.filter}, **window.bounds)
+    return signs + reader.queries.rows("engine_cold_starts", {"process_filter": of_process}, **window.bounds)
 
 
 def processes_of(signs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,14 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from collector.api.context import Context
-from collector.api.evaluation import burns, count_burns, open_requests
-from collector.api.incident import Incident, incident, request_list
-from collector.api.parameters import LONGEST_NAME, Window
-from collector.api.summing import Windows, number_of
-from collector.api.sums import ARRIVED, Arrays, slices
-from collector.api.times import DAY_NS
-from collector.api.verdicts import open_wanted
+from collector.measure.evaluation import burns, count_burns, open_requests
+from collector.measure.incident import Incident, incident, request_list
+from collector.measure.reader import Reader
+from collector.measure.summing import Windows, number_of
+from collector.measure.sums import ARRIVED, Arrays, slices
+from collector.measure.times import DAY_NS
+from collector.measure.verdicts import open_wanted
+from collector.measure.window import LONGEST_NAME, Window
 from collector.slo.burn import BurnRule, Tally, burn_rules
 from collector.slo.durations import duration_text
 from collector.slo.judge import selected, selects, verdict
@@ -31,15 +31,15 @@ MOST_TENANTS: Final = 10
 """Tenants of an SLO that have an incident: each one asks the store. The last one says how many more burn."""
 
 
-def slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
+def slo_burns(reader: Reader, window: Window) -> Iterator[Incident]:
     """An incident for each SLO of which a rule fires at the window's end; its text is about the most urgent rule.
 
     An SLO that is a promise to each tenant has one, too, for each tenant that burns worse than all of them together.
     Without a bad request that ended, a burn began when the oldest one arrived that is bad and has not ended.
     """
-    rules = {slo.name: burn_rules(slo, ctx.windows) for slo in ctx.slos}
-    counted = count_burns(ctx, ctx.slos, window)
-    for slo in ctx.slos:
+    rules = {slo.name: burn_rules(slo, reader.windows) for slo in reader.slos}
+    counted = count_burns(reader, reader.slos, window)
+    for slo in reader.slos:
         counts = counted[slo.name]
         # The only tenant's requests are all there are: its incident is the SLO's.
         together = None if len(counts.groups) == 1 else _worst(slo, rules[slo.name], counts.windows)
@@ -47,10 +47,10 @@ def slo_burns(ctx: Context, window: Window) -> Iterator[Incident]:
         worse = [(tenant, one) for tenant, one in found if one and (together is None or one.rank < together.rank)]
         worse.sort(key=lambda one: (one[1].rank, -one[1].tally.bad))
         if together:
-            yield _incident(ctx, window, slo, together)
+            yield _incident(reader, window, slo, together)
         for place, (tenant, burning) in enumerate(worse[:MOST_TENANTS], 1):
             others = len(worse) - MOST_TENANTS if place == MOST_TENANTS else 0
-            yield _incident(ctx, window, slo, burning, tenant, others)
+            yield _incident(reader, window, slo, burning, tenant, others)
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,16 @@ def _worst(slo: Slo, rules: Sequence[BurnRule], windows: Windows) -> _Burning | 
 
 
 def _incident(
-    ctx: Context, window: Window, slo: Slo, burning: _Burning, tenant: str | None = None, others: int = 0
+    reader: Reader, window: Window, slo: Slo, burning: _Burning, tenant: str | None = None, others: int = 0
 ) -> Incident:
     """The burn of an SLO, or of one of its tenants; `others` burn as well and have no incident."""
     rule, tally = burning.rule, burning.tally
     own = {} if tenant is None else {"tenant": tenant}
     of_group = selected({name: [value] for name, value in own.items()}, "burning")
-    ended = _read_ended(ctx, replace(window, filter=all_of(window.filter, of_group)), slo, burning.slowest)
+    ended = _read_ended(reader, replace(window, filter=all_of(window.filter, of_group)), slo, burning.slowest)
     since = replace(window, start_ns=ended.first_ns or window.end_ns - burning.slowest.long_ns)
-    in_flight = open_requests(ctx, since)
-    bad = open_wanted(in_flight, ctx.slos, slo, "bad")
+    in_flight = open_requests(reader, since)
+    bad = open_wanted(in_flight, reader.slos, slo, "bad")
     if tenant is not None:
         bad &= np.array([one == tenant for one in in_flight.columns["tenant"]], bool)
     asked = {"slo": slo.name, "verdict": "bad", **own}
@@ -126,7 +126,7 @@ class _Ended:
     rows: int
 
 
-def _read_ended(ctx: Context, window: Window, slo: Slo, rule: BurnRule) -> _Ended:
+def _read_ended(reader: Reader, window: Window, slo: Slo, rule: BurnRule) -> _Ended:
     """Looks back over more and more days until a calm is found; at most over the SLO's window.
 
     Requests burn when they arrive. Lists have those that ended since the first of the bad ones did.
@@ -137,7 +137,7 @@ def _read_ended(ctx: Context, window: Window, slo: Slo, rule: BurnRule) -> _Ende
     stretches = days_back(first * cell_ns, window.end_ns)
     while True:
         start_ns, end_ns = next(stretches)  # the last one has the oldest cell, with which every search ends
-        read += _cells(ctx, replace(window, start_ns=start_ns, end_ns=end_ns), slo, cell_ns, ARRIVED)
+        read += _cells(reader, replace(window, start_ns=start_ns, end_ns=end_ns), slo, cell_ns, ARRIVED)
         cells = {name: np.concatenate([one[name] for one in read]) for name in _CELL.names or ()}
         order = cells["cell"].argsort(kind="stable")
         order = order[np.searchsorted(cells["cell"], first, sorter=order) :]
@@ -156,7 +156,7 @@ def _read_ended(ctx: Context, window: Window, slo: Slo, rule: BurnRule) -> _Ende
             if not len(of_burn):
                 return _Ended(None, 0)
             since = replace(window, start_ns=int(of_burn.min()))
-            ended = _cells(ctx, since, slo, cell_ns, "end")
+            ended = _cells(reader, since, slo, cell_ns, "end")
             return _Ended(since.start_ns, sum(int(one["bad_rows"].sum()) for one in ended))
 
 
@@ -170,7 +170,7 @@ def days_back(start_ns: int, end_ns: int) -> Iterator[tuple[int, int]]:
         midnight, days = earlier, 2 * days
 
 
-def _cells(ctx: Context, window: Window, slo: Slo, cell_ns: int, column: str) -> list[Arrays]:
+def _cells(reader: Reader, window: Window, slo: Slo, cell_ns: int, column: str) -> list[Arrays]:
     """The cells of a stretch, by this time. A cell lies in one hour, so no two slices have a part of the same."""
     judged = verdict([Promise.to_all(slo.thresholds).model_copy(update={"errors": slo.errors})])
     fragments = {
@@ -182,6 +182,6 @@ def _cells(ctx: Context, window: Window, slo: Slo, cell_ns: int, column: str) ->
     }
     matching = all_of(window.filter, selects(slo, "slo"))
     return [
-        one.arrays(ctx.queries, "burn_cells", fragments, matching, _CELL)
+        one.arrays(reader.queries, "burn_cells", fragments, matching, _CELL)
         for one in slices([window.end_ns, window.start_ns], column=column)
     ]

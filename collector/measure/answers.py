@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from collector.api.parameters import Window
-from collector.api.times import SECOND_NS, rfc3339
+from collector.measure.times import SECOND_NS, rfc3339
+from collector.measure.window import Window
 from collector.slo.counts import Counts, Number
 from collector.slo.model import Thresholds
 
