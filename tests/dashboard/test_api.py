@@ -88,6 +88,7 @@ def test_nobody_there_is_a_problem_that_says_where():
     assert isinstance(found, Problem)
     assert found.title == "The collector cannot be reached"
     assert f"127.0.0.1:{url.port}" in found.detail
+    assert found.detail.endswith(" Start it with tokentrail up, or set TOKENTRAIL_API_URL to its address.")
     assert "secret" not in found.detail
 
 
