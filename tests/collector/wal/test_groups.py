@@ -119,6 +119,7 @@ def test_a_group_whose_fsync_fails_leaves_no_file_and_its_segments_alone(reopen,
         disk.setattr("collector.wal.durable.os.fsync", full)
         log.merge_waiting()
     assert next(calls) > failing, "the disk was asked"
+    assert log.pending[0] == 2
     assert [path.suffix for path in sorted((tmp_path / "wal").iterdir())] == [".wal", ".wal"]
     waiting(log, b"c")
     log.merge_waiting()
