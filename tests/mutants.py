@@ -137,12 +137,13 @@ class Copy:
             self._write(mutation.file, changed)
             status, output = self._run(["-x", *(f"--deselect={name}" for name in self._failing), *tests])
             self._write(mutation.file, source)
-            if status != 1:
-                return {0: "survived", None: "unknown"}.get(status, "caught")
+            if status in (ended := {0: "survived", 5: "no tests", None: "unknown"}):
+                return ended[status]
             failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
-            if not failed or self._run(failed)[0] != 1:
+            if not failed or self._run(failed)[0] in (0, 4):
                 return "caught"
             self._failing += failed  # whatever the mutation
+            tests = [test for test in tests if test not in failed]
         return "no tests"
 
     def _write(self, file: str, source: bytes) -> None:
