@@ -314,6 +314,18 @@ def test_drafts_stay_within_all_limits():
     assert drafting(prompt, blocks=5) == [2, 3, 4, 5, 6]
 
 
+def test_drafts_of_several_sequences_share_what_a_step_has_left():
+    scheduler = scheduler_of(64, 4, budget=9, max_seqs=4, speculative_tokens=5, drafter=PromptLookup(1))
+    for _ in range(3):
+        scheduler.add(make_sequence(TRAIL, [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6, 7], max_tokens=40).request)
+    plans = []
+    for _ in range(12):
+        plans.append(scheduler.schedule())
+        play(plans[-1])
+    assert max(plan.num_tokens for plan in plans if plan.drafted_tokens) == 9
+    assert max(plan.num_tokens for plan in plans) == 9
+
+
 class Traffic(RuleBasedStateMachine):
     """Any mix of arrivals, steps, ends and cancellations."""
 
