@@ -1,11 +1,13 @@
 """The overview is the other endpoints' answers of one moment."""
 
 import gzip
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from collector.api import incidents, slos, summary
 from collector.api.overview import step_s
 from collector.measure.reader import Remembering
 from collector.sql.fragment import FALSE, TRUE
@@ -82,6 +84,25 @@ def test_it_asks_the_store_each_question_once(api, busy, monkeypatch):
     assert {"announced", "ended_announced", "vantages", "timeseries_steps"} <= {name for name, *_ in asked}
     # The tenant's requests in flight and, for the SLOs, everybody's: parts with different windows share them.
     assert len([name for name, *_ in asked if name == "announced"]) == 2
+    # The charts of TTFT, TPOT and E2E are read together.
+    assert len([name for name, *_ in asked if name == "timeseries_latencies"]) == 1
+
+
+def test_each_part_may_take_as_long_as_it_may_alone(api, busy, monkeypatch):
+    late_s = [0.0]
+    began = time.monotonic
+
+    def slowly(answer):
+        def answered(*asked):
+            late_s[0] += 20  # of the 30 that an answer may take
+            return answer(*asked)
+
+        return answered
+
+    for part in (summary, slos, incidents):
+        monkeypatch.setattr(part, "answer", slowly(part.answer))
+    monkeypatch.setattr("collector.api.session.time", SimpleNamespace(monotonic=lambda: began() + late_s[0]))
+    assert api("overview")["summary"]["requests"]["total"] == 25
 
 
 def test_questions_are_the_same_only_with_the_same_conditions():
