@@ -17,6 +17,7 @@ def sign(last, service="s", instance="i", **fields):
     return {
         "service": service,
         "instance": instance,
+        "process_tenant": "",
         "variant_now": "",
         "first_ns": last - 5,
         "last_ns": last,
@@ -32,7 +33,7 @@ def test_a_process_has_the_labels_and_times_of_all_its_signs():
         sign(90, listed=False, models=["c"]),
     ])  # fmt: skip
     assert found == {
-        "service": "s", "instance": "i", "engine": "vllm", "vantage": "client", "variant": "new",
+        "service": "s", "instance": "i", "process_tenant": "", "engine": "vllm", "vantage": "client", "variant": "new",
         "variants": ["new", "old"], "models": ["a", "b"], "first_seen_ns": 5, "last_seen_ns": 20, "requests": 4,
     }  # fmt: skip
 
@@ -53,7 +54,8 @@ def test_tokens_are_looked_for_in_the_minutes_in_which_a_request_ran():
 
 
 def test_requests_in_flight_are_chosen_with_their_columns():
-    names = ("trace_id", "span_id", "service", "instance", "output_tokens", "ttft_ns", "unmeasured")
+    processes = ("service", "instance", "process_tenant")
+    names = ("trace_id", "span_id", *processes, "output_tokens", "ttft_ns", "unmeasured")
     columns = {name: [None, None, None] for name in names} | {
         "began_ns": [1, 2, 3],
         "seen_ns": [10, 20, 30],
