@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -31,6 +30,7 @@ import typer
 
 from benchmarks.gpu_model import WORDS, write
 from benchmarks.report import Quick
+from benchmarks.sink import Sink
 
 START_TIMEOUT_S = 120
 STOP_NS = 400_000_000
@@ -176,42 +176,6 @@ def get(port: int, path: str) -> tuple[int, bytes]:
     connection.request("GET", path)
     answer = connection.getresponse()
     return answer.status, answer.read()
-
-
-class Sink:
-    """An OTLP endpoint that keeps all bodies by their signal."""
-
-    def __enter__(self) -> Sink:
-        kept = self._bodies = {"traces": [], "metrics": [], "logs": []}
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                zipped = self.headers.get("content-encoding") == "gzip"
-                kept[self.path.rsplit("/", 1)[1]].append(gzip.decompress(body) if zipped else body)
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    _bodies: dict[str, list[bytes]]
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def keep(self, folder: Path) -> None:
-        """Write the bodies of each signal that has some."""
-        for signal_name, bodies in self._bodies.items():
-            if bodies:
-                (folder / f"{signal_name}.bin.gz").write_bytes(gzip.compress(b"".join(bodies), mtime=0))
 
 
 if __name__ == "__main__":

@@ -19,11 +19,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -31,9 +29,9 @@ import httpx
 import typer
 
 from benchmarks.report import JsonPath, Quick, publish
+from benchmarks.sink import Sink
 from benchmarks.vllm_clients import MODEL, WORDS, Load, greedy_requests, killed_requests, long_requests, mixed_requests
 from benchmarks.vllm_compare import compare, truth
-from tokentrail.testing import Span, parse_spans
 
 SERVE: Final = (
     *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--served-model-name", MODEL),
@@ -185,38 +183,6 @@ def _answers(url: str) -> bool:
         return httpx.get(url, timeout=2).status_code == 200
     except httpx.HTTPError:
         return False
-
-
-class Sink:
-    """An OTLP endpoint that keeps all bodies."""
-
-    def __enter__(self) -> Sink:
-        bodies = self._bodies = []
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                bodies.append(self.rfile.read(int(self.headers["content-length"])))
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    _bodies: list[bytes]
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def spans(self) -> list[Span]:
-        """All spans so far."""
-        return [span for body in self._bodies for span in parse_spans(body)]
 
 
 if __name__ == "__main__":
