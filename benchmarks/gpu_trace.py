@@ -55,7 +55,7 @@ def main(
     quick: Quick = False,
     device: Annotated[str, typer.Option(help="The engine's --device.")] = "auto",
 ) -> None:
-    """Serve a random model, play the load, and keep what the engine exported."""
+    """Serve a random model, play the load, and keep the exports of the engine."""
     load = QUICK if quick else FULL
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as model, Sink() as sink:

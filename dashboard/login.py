@@ -39,7 +39,10 @@ class LoginSettingError(ValueError):
 
 @dataclass(frozen=True)
 class Login:
-    """What the file says. `secrets` are Streamlit's; `keys` are pairs of a pattern of the claim and a file."""
+    """The login that a file describes.
+
+    `secrets` are Streamlit's, and `keys` are pairs of a pattern of the claim and a file with a key.
+    """
 
     secrets: dict[str, Any]
     claim: str

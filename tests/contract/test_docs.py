@@ -122,3 +122,4 @@ def test_make_help_lists_every_target():
 
 def test_ci_is_make_test():
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+    assert {"make demo", "make test"} <= set(re.findall(r"make \w+", (ROOT / "README.md").read_text()))
