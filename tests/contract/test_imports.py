@@ -49,7 +49,9 @@ ALLOWED = {
         "tokentrail.semconv",
         "tokentrail.version",
     },
+    "collector/causes": {"collector.causes"},
     "collector/measure": {
+        "collector.causes",
         "collector.in_flight",
         "collector.measure",
         "collector.process",

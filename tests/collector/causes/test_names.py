@@ -1,0 +1,44 @@
+"""causes.yaml: the names, their order, and advice that names switches which exist."""
+
+import re
+
+import pytest
+
+from collector.causes.names import PARTS, load_causes
+from instrumented_engine.settings import Settings
+
+ENGINES = {"any", "tokentrail", "vllm", "sglang"}
+
+
+def test_the_last_part_is_what_nothing_explains():
+    assert len(PARTS) == 17
+    assert PARTS[-1] == "unexplained"
+
+
+def test_causes_of_one_group_have_one_colour_and_no_two_groups_share_it():
+    colours = {(cause.group, cause.colour) for cause in load_causes().values()}
+    assert len(colours) == len({group for group, _ in colours}) == len({colour for _, colour in colours})
+
+
+def test_advice_is_for_known_engines_and_begins_with_what_holds_for_all():
+    for name, cause in load_causes().items():
+        assert set(cause.advice) <= ENGINES, name
+        assert not cause.advice or "any" in cause.advice, name
+
+
+def test_the_own_engines_switches_exist():
+    known = {"--" + name.replace("_", "-") for name in Settings.model_fields}
+    for name, cause in load_causes().items():
+        named = set(re.findall(r"--[a-z-]+", cause.advice.get("tokentrail", "")))
+        assert {switch.replace("--no-", "--") for switch in named} <= known, name
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tokentrail"])
+def test_the_engines_own_switch_follows_the_general_advice(engine):
+    cause = load_causes()["wait_batch"]
+    assert cause.advice_for(engine) == f"{cause.advice['any']} {cause.advice[engine]}"
+
+
+def test_an_unknown_engine_gets_the_general_advice_and_a_part_without_a_remedy_none():
+    assert load_causes()["wait_batch"].advice_for("tgi") == load_causes()["wait_batch"].advice["any"]
+    assert load_causes()["busy"].advice_for("vllm") == ""
