@@ -1,0 +1,104 @@
+"""The parts of each request of one process: the entry of this room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collector.causes.columns import Columns, Floats, Limits, Requests, traffic
+from collector.causes.model import StepModel
+from collector.causes.names import PARTS
+
+UNKNOWN_US: Final = 4_294_967_295
+"""In `inflicted_us` and `error_us`: not known, as in the narrow columns of `requests`."""
+MOST_US: Final = 4_294_967_294
+"""This or more, as in `requests.e2e_us`."""
+LEVELS: Final = ("none", "phases", "estimated", "steps")
+"""How far a request is explained, from not at all to step by step."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The parts of requests, in the order in which they were given; the second axis is that of `PARTS`. uint32, µs.
+
+    Rows of `ttft_us` add up to `requests.ttft_us`, or to `requests.e2e_us` where no first token is known; rows of both
+    arrays add up to `requests.e2e_us`.
+    """
+
+    ttft_us: NDArray[np.uint32]
+    rest_us: NDArray[np.uint32]
+    inflicted_us: NDArray[np.uint32]
+    """How long others waited for its prompts, summed over the others; UNKNOWN_US unless its level is `steps`."""
+    error_us: NDArray[np.uint32]
+    """One standard deviation of its parts by the scatter of the model; UNKNOWN_US below the level `estimated`."""
+    level: NDArray[np.str_]
+    """One of LEVELS."""
+    model: StepModel | None
+    """By which the steps were judged: the reference, or the fit of these steps where there is none (`model.own`).
+    None: no step was judged, because there are too few or no law holds for them."""
+
+
+def explain_process(
+    requests: Columns,
+    phases: Columns,
+    steps: Columns,
+    *,
+    kv_events: Columns | None = None,
+    limits: Limits | None = None,
+    reference: StepModel | None = None,
+) -> Explained:
+    """Divide the time of each request of one process (service, instance) into causes.
+
+    Columns are arrays, or lists with None; all of a table have one length, and names and units are those of the tables
+    of the store. A column in brackets may be absent, which means unknown, as NULL, None and NaN do.
+
+    requests   key, start, end (unix ns); [ttft_ns, input_tokens, output_tokens, cached_tokens, wait_batch_ns,
+               wait_kv_ns, wait_tokens_ns, wait_priority_ns, wanted]. `key` is any number that names the request in
+               both tables. `wanted` (bool) picks the rows to be explained; the others are context: all that overlap
+               the wanted ones and have ended should be there. Their parts are 0 and their level is `none`.
+    phases     key, start (unix ns), duration_ns, name; [tokens], computed by a prefill phase for its own request
+    steps      start (unix ns), duration_ns; [step, prefill_tokens, decode_tokens, running, waiting, kv_blocks_used,
+               drafted_tokens, waiting_for_batch, waiting_for_kv, waiting_for_tokens, waiting_for_priority], in any
+               order: all from the earliest start of a wanted request to the latest end
+    kv_events  start (unix ns), duration_ns: of copies between device and host
+
+    Steps are judged by `reference`, the model of earlier traffic of the process, else of the same service and variant.
+    Without one they are judged by themselves, and a fault that lasts is then taken for what is usual.
+
+    Raises ValueError when columns of a table differ in length.
+    """
+    found = traffic(requests, phases, steps, kv_events or {})
+    count = len(found.requests)
+    ttft, rest = np.zeros((count, len(PARTS))), np.zeros((count, len(PARTS)))
+    ttft_us, rest_us = whole_us(ttft, rest, found.requests)
+    unknown = np.full(count, UNKNOWN_US, np.uint32)
+    return Explained(ttft_us, rest_us, unknown, unknown.copy(), np.full(count, "none"), None)
+
+
+def whole_us(ttft: Floats, rest: Floats, requests: Requests) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Parts in ns as whole µs that add up to the latencies, rounded up as the store does.
+
+    What no part has is unexplained; parts that are too long together shrink. All but the largest are rounded down, and
+    the largest takes the rest.
+
+        parts 2.7 and 1.6 µs of 4.4 µs     1 µs and, the largest, 5 − 1 = 4 µs
+    """
+    whole = np.minimum(np.ceil((requests.end - requests.start) / 1000), MOST_US)
+    first = np.minimum(np.ceil((requests.first - requests.start) / 1000), MOST_US)
+    wanted = requests.wanted[:, None]
+    return _add_up(ttft, first, wanted), _add_up(rest, whole - first, wanted)
+
+
+def _add_up(parts_ns: Floats, total_us: Floats, wanted: NDArray[np.bool_]) -> NDArray[np.uint32]:
+    parts = np.maximum(parts_ns, 0) / 1000
+    sums = parts.sum(1)
+    parts *= np.where(sums > total_us, total_us / np.maximum(sums, 1e-9), 1.0)[:, None]
+    parts[:, -1] += np.maximum(total_us - parts.sum(1), 0)
+    whole = np.floor(parts)
+    rows = np.arange(len(parts))
+    largest = parts.argmax(1)
+    whole[rows, largest] += total_us - whole.sum(1)
+    return np.where(wanted, whole, 0).astype(np.uint32)
