@@ -36,10 +36,11 @@ from benchmarks.chart import growth_chart
 from benchmarks.report import JsonPath, Quick, publish
 from collector.measure.itl import itl
 from collector.measure.window import Window
+from collector.query.past_days import partition
+from collector.query.queries import Queries
 from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.sql.fragment import TRUE
-from collector.sql.queries import Queries, partition
 from collector.status import IngestStatus
 from collector.store import Store
 from collector.store.definitions import statements, without_comments

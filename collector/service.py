@@ -31,6 +31,7 @@ from collector.http_server import HttpServer
 from collector.measure.reader import Reader, Source
 from collector.measure.slos import evaluate
 from collector.measure.window import Window
+from collector.query.queries import Queries
 from collector.receive.buffer import Buffer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
@@ -40,7 +41,6 @@ from collector.signals import SIGNALS, Signal
 from collector.slo.burn import burn_rules, load_windows
 from collector.slo.model import Slo, load_slos
 from collector.sql.fragment import TRUE
-from collector.sql.queries import Queries
 from collector.stage import Stage
 from collector.status import IngestStatus
 from collector.store.early_claims import EarlyClaims

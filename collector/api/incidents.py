@@ -15,9 +15,9 @@ from collector.api import samples
 from collector.api.context import Context
 from collector.api.parameters import WindowQuery
 from collector.api.session import sees_all_tenants
-from collector.in_flight import InFlight, Ints
 from collector.measure.answers import WindowOut
 from collector.measure.evaluation import open_requests, process_filter
+from collector.measure.in_flight import InFlight, Ints
 from collector.measure.incident import Incident, RequestList, incident, request_list
 from collector.measure.reader import Reader
 from collector.measure.slo_burns import slo_burns

@@ -14,10 +14,10 @@ from collector.api.parameters import Time
 from collector.api.problems import bad_parameter, not_found
 from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.api.session import sees_all_tenants
-from collector.in_flight import judge_in_flight, last_steps
 from collector.measure import verdicts
 from collector.measure.answers import PhaseOut, seconds
 from collector.measure.hops import MOST_OF_A_TRACE, Hop, hops_of
+from collector.measure.in_flight import judge_in_flight, last_steps
 from collector.measure.reader import Reader
 from collector.measure.times import SECOND_NS
 from collector.process import Process

@@ -17,17 +17,17 @@ from collector.api.cursor import Cursor
 from collector.api.parameters import Name, Time, WindowQuery, find_slo
 from collector.api.problems import bad_parameter
 from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
-from collector.in_flight import InFlight
 from collector.measure import verdicts
 from collector.measure.answers import WindowOut
 from collector.measure.evaluation import open_requests
 from collector.measure.hops import listed_once, read_hops
+from collector.measure.in_flight import InFlight
 from collector.measure.reader import Reader
 from collector.measure.verdicts import Verdict
 from collector.measure.window import Window
+from collector.query.template import part
 from collector.slo.model import Slo
 from collector.sql.fragment import FALSE, TRUE, Fragment, all_of
-from collector.sql.queries import part
 
 Sort = Literal["end", "ttft", "tpot", "e2e"]
 _ORDER: Mapping[Sort, str] = {"end": "end", "ttft": "ttft_ns", "tpot": "tpot_ns", "e2e": "e2e_ns"}

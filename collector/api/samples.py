@@ -21,10 +21,10 @@ from collector.measure.reader import Reader
 from collector.measure.times import DAY_NS, SECOND_NS, rfc3339
 from collector.measure.window import Window
 from collector.process import Process
+from collector.query.template import part
 from collector.samples.names import SCRAPE_DURATION, UP
 from collector.samples.present import SampledProcess, processes
 from collector.sql.fragment import TRUE, Fragment, all_of
-from collector.sql.queries import part
 from collector.status import IngestStatus
 
 _CARRIED_NS: Final = 600 * SECOND_NS

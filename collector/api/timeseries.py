@@ -24,11 +24,11 @@ from collector.measure.summing import UNJUDGED, number_of
 from collector.measure.sums import Slice, Summand, sums
 from collector.measure.times import SECOND_NS, rfc3339
 from collector.measure.window import Window
+from collector.query.template import part
 from collector.slo.counts import Number, good_is_known, judged
 from collector.slo.judge import CANCELLED, FAILED, selects, verdict
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
-from collector.sql.queries import part
 
 MOST_POINTS = 11_000
 Metric = Literal[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
-from collector.sql.queries import Queries
+from collector.query.queries import Queries
 
 _TABLES: Final = frozenset({"requests", "open_requests", "steps", "kv_events", "cold_starts"})
 

@@ -15,8 +15,8 @@ from collector.exposition.present import Processes, expose_samples, expose_slos,
 from collector.exposition.series import SECOND_NS, Series
 from collector.exposition.store_counters import StoreCounters
 from collector.once_a_minute import OnceAMinute
+from collector.query.queries import Queries
 from collector.slo.model import Slo
-from collector.sql.queries import Queries
 from collector.stage import ThreadStage
 from collector.store.damage import damage_of
 from collector.store.errors import is_unavailable, reason_of

@@ -10,12 +10,12 @@ from collector.exposition import metrics
 from collector.exposition.filled import FilledTables
 from collector.exposition.series import LONGEST, SECOND_NS, Series, is_other, printable
 from collector.exposition.store_counters import StoreCounters
-from collector.in_flight import InFlight, judge_in_flight, last_steps, processes_of, read_announced
+from collector.measure.in_flight import InFlight, judge_in_flight, last_steps, processes_of, read_announced
 from collector.process import Process, by_turns
+from collector.query.queries import Queries
 from collector.samples.present import processes
 from collector.slo.durations import format_duration
 from collector.sql.fragment import TRUE
-from collector.sql.queries import Queries
 from collector.store.usage import Usage
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collector.exposition import metrics
 from collector.exposition.early import Early, EarlyRequests
 from collector.exposition.metrics import Metric
 from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Labels, Series, printable
-from collector.in_flight import InFlight
+from collector.measure.in_flight import InFlight
 from collector.slo.cells import Cells, Outcomes
 from collector.slo.model import Slo
 from collector.store.early_claims import EarlyCount
@@ -73,7 +73,7 @@ class SloCounters:
             self._series.set(metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(late)))
             for i in np.flatnonzero(chosen & (past | in_flight.is_lost)).tolist():
                 group = in_flight.columns["tenant"][i] if slo.group_by else ""
-                count = in_flight.early_count(i, slo.name, group, is_late=bool(past[i]), at_ns=now_ns)
+                count = EarlyCount(in_flight.key(i), slo.name, group, bool(past[i]), in_flight.processes[i], now_ns)
                 early = self._early.get(count.key)
                 if early is None or not (early.is_over or slo.name in early.late | early.lost):
                     found.append(count)

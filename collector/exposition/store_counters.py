@@ -21,11 +21,11 @@ from collector.exposition.filled import FilledTables
 from collector.exposition.histograms import add_latencies, bucket_edges, drop_old_histograms
 from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Keys, Labels, LabelSets, is_other, printable
 from collector.exposition.slo_counters import SloCounters
-from collector.in_flight import InFlight
+from collector.measure.in_flight import InFlight
 from collector.once_a_minute import OnceAMinute
 from collector.process import Process
+from collector.query.queries import Queries
 from collector.slo.model import Slo
-from collector.sql.queries import Queries
 from collector.store.early_claims import EarlyClaims, EarlyCount
 
 logger = logging.getLogger(__name__)
@@ -246,7 +246,7 @@ class StoreCounters:
                 self._admit(dict(zip(label_columns, labels, strict=True)))
             new = self._of_slos.new_in_flight(in_flight)
             for i in np.flatnonzero(in_flight.is_lost).tolist():
-                count = in_flight.early_count(i, "", "", is_late=False, at_ns=now)
+                count = EarlyCount(in_flight.key(i), "", "", False, in_flight.processes[i], now)
                 early = self._early.get(count.key)
                 if early is None or not (early.is_lost or early.is_over):
                     new.append(count)

@@ -11,21 +11,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.in_flight import InFlight, read_in_flight
 from collector.measure.answers import Covered
 from collector.measure.hops import counted_once
+from collector.measure.in_flight import InFlight, read_in_flight
 from collector.measure.reader import Reader
 from collector.measure.summing import WITH_VARIANCE, SloCounts, Summing, counts_of, number_of
 from collector.measure.sums import ARRIVED, Sums, is_short, slices
 from collector.measure.times import HOUR_NS
 from collector.measure.window import Window
+from collector.query.template import part
 from collector.slo.burn import BurnRule, burn_rules, fires
 from collector.slo.cells import Bools, Cells
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Promise, Slo
 from collector.sql.fragment import TRUE, Fragment
-from collector.sql.queries import part
 
 _NO_SUMS: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_TENANTS: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})

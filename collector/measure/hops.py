@@ -21,8 +21,8 @@ from collector.measure.reader import Reader
 from collector.measure.sums import slices
 from collector.measure.times import HOUR_NS, SECOND_NS
 from collector.measure.window import Window
+from collector.query.template import part
 from collector.sql.fragment import Fragment, all_of
-from collector.sql.queries import part
 
 Row = Mapping[str, Any]
 _MOST_ROWS = 10_000

@@ -15,8 +15,9 @@ from collector.measure.answers import LEVELS, Distribution, seconds
 from collector.measure.sums import LEAST_HOURS, is_short, narrow
 from collector.measure.times import DAY_NS, HOUR_NS
 from collector.measure.window import Window
+from collector.query.past_days import partition
+from collector.query.queries import Queries
 from collector.sql.fragment import Fragment
-from collector.sql.queries import Queries, partition
 
 _DENSE: Final = 2**20
 _PLACES_FOR_EACH: Final = 4

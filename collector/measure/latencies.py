@@ -14,10 +14,11 @@ from collector.measure.answers import LEVELS, Distribution, seconds
 from collector.measure.reader import Reader
 from collector.measure.sums import Slice, slices
 from collector.measure.window import Window
+from collector.query.queries import Queries
+from collector.query.template import part
 from collector.slo.counts import Number
 from collector.slo.judge import LARGEST_US
 from collector.sql.fragment import Fragment, any_of
-from collector.sql.queries import Queries, part
 
 LATENCIES: Final = ("ttft", "tpot", "e2e", "queue")
 _BUCKETS: Final = 32 * 1024 + 1

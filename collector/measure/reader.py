@@ -16,12 +16,12 @@ from typing import Any
 import numpy.typing as npt
 
 from collector.measure.times import Moment
+from collector.query.past_days import Versions
+from collector.query.queries import Queries
 from collector.slo.burn import Windows
 from collector.slo.judge import selected
 from collector.slo.model import Slo
 from collector.sql.fragment import TRUE, Fragment
-from collector.sql.past_days import Versions
-from collector.sql.queries import Queries
 
 
 @dataclass(frozen=True)

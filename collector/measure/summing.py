@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.in_flight import InFlight
+from collector.measure.in_flight import InFlight
 from collector.measure.sums import Sums
 from collector.slo.cells import Bools, Judged, Outcomes
 from collector.slo.counts import Counts, Number

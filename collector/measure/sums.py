@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.measure.times import HOUR_NS, SECOND_NS
+from collector.query.past_days import partition, size_of_columns
+from collector.query.queries import Queries
+from collector.query.template import part
 from collector.sql.fragment import TRUE, Fragment, any_of, merged
-from collector.sql.queries import Queries, part, partition, size_of_columns
 
 _LEAST_DAYS: Final = 3
 LEAST_HOURS: Final = 4

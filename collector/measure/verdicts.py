@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import BaseModel
 
-from collector.in_flight import Bools, InFlight
+from collector.measure.in_flight import Bools, InFlight
 from collector.slo.cells import Cells, Outcomes
 from collector.slo.judge import Verdict as Predicates
 from collector.slo.judge import selects, verdict

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from collector.process import Process
+from collector.query.queries import Queries
 from collector.samples.names import UP, common_names
 from collector.sql.fragment import TRUE, Fragment
-from collector.sql.queries import Queries
 
 PUSH_NS: Final = 90 * 10**9
 """Metrics are sent once a minute by default: a sent series that is older than this beside the newest is gone."""

@@ -1,5 +1,5 @@
-"""SLOs as SQL predicates over `requests`. collector.slo.cells judges the same rows in groups, and collector.in_flight
-those that have not ended."""
+"""SLOs as SQL predicates over `requests`. collector.slo.cells judges the same rows in groups, and
+collector.measure.in_flight those that have not ended."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
+from collector.query.queries import Queries
 from collector.sql.fragment import Fragment
-from collector.sql.queries import Queries
 from collector.stage import ThreadStage
 from collector.status import IngestStatus
 from collector.store.errors import StoreError

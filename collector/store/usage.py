@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collector.query.queries import Queries
 from collector.sql.fragment import Fragment
-from collector.sql.queries import Queries
 from collector.store.schema import TIME_COLUMNS
 from collector.store.store import Store
 

@@ -1,8 +1,8 @@
 import pytest
 
 from collector.measure import abilities
+from collector.query.queries import Queries
 from collector.sql.fragment import TRUE
-from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND, trace_id
 
 MS = 1_000_000

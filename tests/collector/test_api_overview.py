@@ -10,8 +10,8 @@ import pytest
 from collector.api import incidents, slos, summary
 from collector.api.overview import step_s
 from collector.measure.reader import Remembering
+from collector.query.queries import Queries
 from collector.sql.fragment import FALSE, TRUE
-from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND
 
 OF_PROCESSES = ("running", "waiting", "kv_usage", "kv_evictions")

@@ -8,11 +8,11 @@ import pytest
 from collector.exposition import metrics
 from collector.exposition.filled import FilledTables
 from collector.exposition.store_counters import StoreCounters
-from collector.in_flight import read_in_flight
+from collector.measure.in_flight import read_in_flight
 from collector.process import Process
+from collector.query.queries import Queries
 from collector.slo.model import load_slos
 from collector.sql.fragment import TRUE
-from collector.sql.queries import Queries
 from collector.store.claims import ContendedError
 from collector.store.definitions import read_schema
 from collector.store.early_claims import EarlyClaims, EarlyCount

@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from collector.in_flight import InFlight, judge_in_flight, read_in_flight
+from collector.measure.in_flight import InFlight, judge_in_flight, read_in_flight
 from collector.measure.surface import TPOT_GRID_NS, TTFT_GRID_NS
 from collector.process import Process
+from collector.query.queries import Queries
 from collector.slo.model import LabelRule, Slo, Thresholds
 from collector.sql.fragment import TRUE
-from collector.sql.queries import Queries
 from collector.store.definitions import read_schema
 from tests.collector.rows import NOW, SECOND
 

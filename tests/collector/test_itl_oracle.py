@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collector.measure.times import rfc3339
-from collector.sql.queries import Queries
+from collector.query.queries import Queries
 from tests.collector.rows import NOW, SECOND
 
 HOUR, DAY = 3600 * SECOND, 24 * 3600 * SECOND

@@ -8,9 +8,10 @@ import pytest
 from collector.measure.itl import added, stretches
 from collector.measure.latencies import _first_us, bucket_of
 from collector.measure.sums import narrow
+from collector.query.past_days import PastDays, size_of_columns
+from collector.query.queries import Queries
+from collector.query.template import part
 from collector.sql.fragment import Fragment
-from collector.sql.past_days import PastDays
-from collector.sql.queries import Queries, part, size_of_columns
 from tests.collector.rows import NOW, SECOND
 
 HOUR = 3600 * SECOND

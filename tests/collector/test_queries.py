@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 
+import collector.sql
 from collector.measure import latencies
-from collector.sql import queries
+from collector.query import queries
+from collector.query.queries import Queries
+from collector.query.template import no_rows_without, part, render
 from collector.sql.fragment import FALSE, TRUE, Fragment, all_of, any_of, negated
-from collector.sql.queries import Queries, part, render
 from collector.status import IngestStatus
 from collector.store.expiry import Expiry
 from collector.store.retention import parse_retention
 from tests.collector.rows import NOW, SECOND, Rows, trace_id
 
-SQL = Path(queries.__file__).parent.parent
+SQL = Path(collector.sql.__file__).parent
 METRICS = ("ttft", "itl", "kv_evictions", "kv_usage", "attainment")
 A = Fragment("a = {a:String}", {"a": "x"})
 B = Fragment("b", {"b": 1})
@@ -137,6 +139,18 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
         api(path)
     Expiry(rows.store, parse_retention("90d,acme/requests=1d"), IngestStatus()).run_once()
     assert run - names("parts") == names("queries")
+
+
+def test_a_query_that_says_which_tables_it_needs_reads_these(module_store):
+    stored = module_store.query("SELECT name FROM system.tables WHERE database = currentDatabase()").result_rows
+    needed = {name: no_rows_without(name.removeprefix("queries/")) for name in names("queries")}
+    assert needed["queries/request_events"] == ("kv_events", "cold_starts")
+    assert needed["queries/requests"] == ()
+    for name, tables in needed.items():
+        text = (SQL / f"{name}.sql").read_text()
+        parts = [(SQL / f"parts/{part}.sql").read_text() for part in re.findall(r"\$parts\.(\w+)", text)]
+        read = set(re.findall(r"FROM (\w+)", "".join([text, *parts])))
+        assert {*tables} <= {table for (table,) in stored} & read, name
 
 
 def test_tokens_of_a_few_minutes_are_found_by_the_primary_key(module_store):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collector.measure import latencies
-from collector.sql.queries import Queries
+from collector.query.queries import Queries
 from tests.collector.rows import NOW, SECOND
 
 HOUR = 3600 * SECOND

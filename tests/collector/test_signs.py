@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collector.in_flight import judge_in_flight
 from collector.measure.abilities import _minutes
+from collector.measure.in_flight import judge_in_flight
 from collector.measure.signs import processes_of
-from collector.sql.queries import Queries
+from collector.query.queries import Queries
 
 MINUTE = 60 * 10**9
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 import pytest
 
 from collector.measure.sums import Summand, add_all, slices, sums
+from collector.query.queries import Queries
 from collector.slo.judge import missed, verdict
 from collector.slo.model import Promise, Thresholds
 from collector.sql.fragment import TRUE, Fragment
-from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND
 
 DAY = 86_400 * SECOND

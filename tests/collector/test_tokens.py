@@ -6,9 +6,9 @@ from unittest.mock import ANY
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
+from collector.query.queries import Queries
 from collector.receive.tokens import NULLS, TYPES, token_columns, tokens_apart
 from collector.signals import TRACES
-from collector.sql.queries import Queries
 from collector.store.insert import insert_block, insert_otlp, native_block
 from collector.store.store import Store
 from tests.support.clickhouse_server import Server

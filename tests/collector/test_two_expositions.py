@@ -16,8 +16,8 @@ from collector.exposition.live import Live
 from collector.exposition.page import MetricsPage
 from collector.exposition.present import Processes
 from collector.exposition.store_counters import StoreCounters
+from collector.query.queries import Queries
 from collector.slo.model import load_slos
-from collector.sql.queries import Queries
 from collector.status import IngestStatus
 from collector.store.definitions import read_schema
 from collector.store.early_claims import EarlyClaims

@@ -52,12 +52,13 @@ ALLOWED = {
     "collector/causes": {"collector.causes"},
     "collector/measure": {
         "collector.causes",
-        "collector.in_flight",
         "collector.measure",
         "collector.process",
+        "collector.query",
         "collector.slo",
         "collector.sql",
     },
+    "collector/query": {"collector.query", "collector.sql", "collector.store"},
     "alerts": {"alerts", "collector.slo", "tokentrail.shared.folders"},
     "dashboard": {
         "dashboard",

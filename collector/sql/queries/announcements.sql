@@ -1,4 +1,5 @@
 -- The latest announcement of each of these requests, which began in the given time.
+-- no rows without: open_requests
 SELECT
     lower(hex(trace_id)) AS trace_id_hex, lower(hex(span_id)) AS span_id_hex, request_id, input_tokens
 FROM open_requests

@@ -1,4 +1,5 @@
 -- Cold starts that overlap the window, newest first, with the number of matching requests that waited for each.
+-- no rows without: cold_starts
 SELECT
     lower(hex(cold.trace_id)) AS trace_id_hex, cold.began_ns AS began_ns, cold.duration_ns AS duration_ns, engine,
     $parts.process, variant, model, status, error_type,

@@ -1,4 +1,5 @@
 -- The announcements of each engine process with its names, and the ends that took their place. It gave a sign of life in the window if `listed`.
+-- no rows without: open_requests
 SELECT
     $parts.process, engine, vantage,
     argMax(variant, seen) AS variant_now, $parts.names_of_processes,

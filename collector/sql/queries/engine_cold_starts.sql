@@ -1,4 +1,5 @@
 -- The cold starts of each engine process with its names.
+-- no rows without: cold_starts
 SELECT
     $parts.process, engine, argMax(variant, start + toIntervalNanosecond(duration_ns)) AS variant_now, $parts.names_of_processes,
     toUnixTimestamp64Nano(min(start)) AS first_ns,

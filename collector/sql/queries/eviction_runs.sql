@@ -1,6 +1,7 @@
 -- Runs of preemptions (a running request loses its KV-cache blocks), per engine process. A run ends when `quiet_ns` pass without
 -- a preemption, and is found when it has one in the window. Preemptions are read from `since_ns` on. `victims` are the run's requests: `ended`
 -- of them have ended in the window and match the filter, `not_ended` are the others.
+-- no rows without: kv_events
 SELECT
     $parts.process,
     toUnixTimestamp64Nano(min(start)) AS began_ns,

@@ -1,4 +1,5 @@
 -- KV-cache evictions and preemptions of the window, per engine process. Blocks are NULL when no eviction says its number.
+-- no rows without: kv_events
 SELECT
     $parts.process,
     countIf(kind = 'evict') AS evictions,

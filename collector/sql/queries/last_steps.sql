@@ -1,4 +1,5 @@
 -- When the given engine processes last began a step, in (`since_ns`, `end_ns`].
+-- no rows without: steps
 SELECT $parts.process, toUnixTimestamp64Nano(max(start)) AS last_ns
 FROM steps
 WHERE ($parts.process) IN {processes:Array(Tuple(String, String, String))}

@@ -1,5 +1,6 @@
 -- The newest value of each series in the window: of those with one of the names, or of all. A histogram counts its
 -- observations. A scrape that failed, or that read no metric that is kept, is no answer of its target: it stores up with a reason, and its duration.
+-- no rows without: samples
 WITH name NOT IN ('up', 'scrape_duration') OR (name = 'up' AND value != 0 AND labels['reason'] = '') AS answered
 SELECT
     $parts.process, scraper, name, series,

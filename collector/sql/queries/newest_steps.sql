@@ -1,5 +1,6 @@
 -- The newest step of each engine process in the window, of those that tell a number of the engine, if any does. Where vLLM's API servers
 -- share an engine, each records its part of a step, and one of them has the engine's numbers.
+-- no rows without: steps
 SELECT
     $parts.process,
     argMax(variant, start) AS variant_now,

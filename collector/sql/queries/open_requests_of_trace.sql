@@ -1,4 +1,5 @@
 -- The latest announcement of each request of a trace that has not ended, newest request first.
+-- no rows without: open_requests
 SELECT
     lower(hex(trace_id)) AS trace_id_hex, lower(hex(span_id)) AS span_id_hex, request_id, engine, service, instance, process_tenant,
     variant, vantage, operation, model, tenant, slo_class, toUnixTimestamp64Nano(start) AS began_ns,

@@ -1,4 +1,5 @@
 -- KV events and cold starts of the request's engine process while the request ran; where there are too many, its own before those of others.
+-- no rows without: kv_events, cold_starts
 SELECT *, count() OVER () AS events_total, countIf(own) OVER () AS own_total FROM
 (
 SELECT

@@ -1,4 +1,5 @@
 -- The phases of one request, in order.
+-- no rows without: phases
 SELECT name, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns
 FROM phases
 WHERE trace_id = unhex({trace_id:String}) AND request_span_id = unhex({span_id:String})

@@ -1,4 +1,5 @@
 -- Steps of the request's engine process that overlap the request.
+-- no rows without: steps
 SELECT
     step, toUnixTimestamp64Nano(start) - {began_ns:Int64} AS offset_ns, duration_ns, prefill_tokens, decode_tokens, running,
     waiting, preempted, kv_blocks_used, kv_blocks_total, kv_blocks_evicted,

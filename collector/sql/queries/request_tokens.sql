@@ -1,5 +1,6 @@
 -- The tokens of one request, each once. A token was emitted when its own wait and the waits of all tokens of its choice before it were over.
 -- Behind a token that is missing, or one with two waits, nobody knows when.
+-- no rows without: tokens
 SELECT
     choice,
     token_index,

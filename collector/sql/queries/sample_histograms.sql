@@ -1,4 +1,5 @@
 -- How much the histograms of each service grew: observations by bucket, and their sum. Histograms with other bounds stay apart.
+-- no rows without: samples
 SELECT
     process_tenant, service, engine, name, bounds,
     sumForEach(if(since_zero, CAST(buckets, 'Array(Int64)'),

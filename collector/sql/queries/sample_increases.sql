@@ -1,4 +1,5 @@
 -- How much the totals of each process grew, by bucket of time.
+-- no rows without: samples
 SELECT
     $parts.process, name,
     intDiv(toUnixTimestamp64Nano(CAST(time, 'DateTime64(9)')), {step_ns:Int64}) * {step_ns:Int64} AS bucket_ns,

@@ -1,5 +1,6 @@
 -- Stretches in which every scrape of a process failed, from the first failure to the first success or the newest scrape.
 -- `since_first`: the first scrape that was read had failed, so it may have begun before.
+-- no rows without: samples
 SELECT
     $parts.process, scraper,
     any(product) AS engine,

@@ -1,6 +1,7 @@
 -- Stretches in which a process had requests and none of its totals of tokens and steps grew. A stretch begins at the last
 -- growth, or at the last time without requests, and ends when there is growth again, or at the newest sample.
 -- `since_first`: it begins at the first sample that was read, so it may have begun before.
+-- no rows without: samples
 SELECT
     $parts.process, scraper,
     any(engine) AS product,

@@ -1,4 +1,5 @@
 -- KV-cache blocks evicted, and preemptions, by bucket.
+-- no rows without: kv_events
 SELECT
     intDiv(toUnixTimestamp64Nano(start), {step_ns:Int64}) * {step_ns:Int64} AS bucket_ns,
     if(countIf(kind = 'evict') = 0, 0, sumIf(blocks, kind = 'evict')) AS kv_evictions,

@@ -4,6 +4,7 @@
 -- the median of the times between its samples.
 --     sampled every 30 s, buckets of 10 s     4 . . 7 . . down  →  4 4 4 7 7 7 -
 -- `sampled`: the bucket has a sample of some process. The others are for buckets in which spans tell of other processes.
+-- no rows without: samples
 WITH intDiv({start_ns:Int64}, {step_ns:Int64}) * {step_ns:Int64} AS first_bucket_ns
 SELECT
     holds.1 AS bucket_ns,

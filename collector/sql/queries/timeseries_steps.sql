@@ -1,4 +1,5 @@
 -- The highest KV-cache use of any engine process, and the sum over processes of each one's largest batch and queue, by bucket.
+-- no rows without: steps
 SELECT
     bucket_ns,
     max(usage) AS kv_usage,

@@ -8,10 +8,10 @@ from fastapi.testclient import TestClient
 from collector.exposition import metrics, store_counters
 from collector.exposition.filled import FilledTables
 from collector.exposition.series import LabelSets
-from collector.in_flight import InFlight, read_in_flight
+from collector.measure.in_flight import InFlight, read_in_flight
+from collector.query.queries import Queries
 from collector.slo.model import Slo
 from collector.sql.fragment import TRUE
-from collector.sql.queries import Queries
 from tests.collector.metrics.scraped import CHAT, OPENMETRICS, ended_of, samples_of
 from tests.collector.rows import NOW, SECOND
 

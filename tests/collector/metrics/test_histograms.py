@@ -10,8 +10,8 @@ from prometheus_client.samples import Exemplar
 from collector.exposition.filled import FilledTables
 from collector.exposition.series import Histogram
 from collector.exposition.store_counters import StoreCounters
+from collector.query.queries import Queries
 from collector.signals import TRACES
-from collector.sql.queries import Queries
 from collector.store.insert import insert_otlp
 from tests.collector.metrics.scraped import MS, OPENMETRICS
 from tests.collector.rows import NOW, SECOND

@@ -2,10 +2,10 @@
 
 import pytest
 
-from collector.in_flight import read_in_flight
+from collector.measure.in_flight import read_in_flight
 from collector.process import Process, by_turns
+from collector.query.queries import Queries
 from collector.sql.fragment import TRUE
-from collector.sql.queries import Queries
 from tests.collector.rows import NOW, SECOND
 
 ACME, BOLT, ALL = ({"process_tenant": tenant} for tenant in ("acme", "bolt", ""))

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.process import Process
+from collector.query.queries import Queries
 from collector.slo.model import LabelRule, Promise, Thresholds
 from collector.sql.fragment import Fragment
-from collector.sql.queries import Queries
-from collector.store.early_claims import EarlyCount
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -136,10 +135,6 @@ class InFlight:
     def key(self, i: int) -> str:
         """Trace id and span id of a request, as 48 hex digits."""
         return bytes(self.columns["trace_id"][i] + self.columns["span_id"][i]).hex()
-
-    def early_count(self, i: int, slo: str, tenant: str, *, is_late: bool, at_ns: int) -> EarlyCount:
-        """A request that is to be counted now, before it ends."""
-        return EarlyCount(self.key(i), slo, tenant, is_late, self.processes[i], at_ns)
 
     @cached_property
     def processes(self) -> list[Process]:

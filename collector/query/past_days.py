@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from datetime import date, timedelta
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -16,6 +17,20 @@ Version = tuple[int, ...]
 Versions = Mapping[Day, Version]
 
 MOST_BYTES: Final = 64 * 1024 * 1024
+
+
+def partition(day: int) -> str:
+    """The partition of a day, counted since 1970."""
+    return (date(1970, 1, 1) + timedelta(day)).strftime("%Y%m%d")
+
+
+def size_of_columns(columns: Mapping[str, Sequence[Any]]) -> int:
+    """About how many bytes of memory the columns of an answer take: 80 for each value, also of those inside lists."""
+    return 80 * sum(map(_values, columns.values()))
+
+
+def _values(column: Sequence[Any]) -> int:
+    return len(column) + sum(_values(value) for value in column if isinstance(value, list | tuple))
 
 
 class PastDays:

@@ -1,95 +1,27 @@
-"""The queries that the API and `/metrics` run, one file each, and the class that runs them."""
+"""Runs the queries of `collector/sql/queries`, for the API, `/metrics` and the store's own work."""
 
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from datetime import date, timedelta
-from functools import cache
-from importlib import resources
-from string import Template
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from clickhouse_connect.driver.query import QueryResult
 
+from collector.query.past_days import Day, PastDays, Versions, partition, size_of_columns
+from collector.query.template import no_rows_without, render
 from collector.sql.fragment import Fragment, merged
-from collector.sql.past_days import Day, PastDays, Versions
 from collector.store import Store
 
 T = TypeVar("T")
 
-
-class _Sql(Template):
-    """`$parts.name` stands for the file parts/name.sql, `$name` for a fragment that the caller passes.
-
-    A value is neither: it is a bound parameter, `{name:Type}`.
-
-        queries/spans_count.sql      SELECT count() AS total FROM spans WHERE $parts.started_in_window AND $filter
-        parts/started_in_window.sql  start >= {start_ns:Int64} AND start < {end_ns:Int64}
-        the caller                   queries.row("spans_count", {"filter": Fragment("x = 1")}, start_ns=1, end_ns=2)
-        the store                    … WHERE start >= {start_ns:Int64} AND start < {end_ns:Int64} AND (x = 1)
-    """
-
-    idpattern = r"(?-i:(?:parts\.)?[a-z][a-z0-9_]*)"
-
-
-@cache
-def _with_parts(path: str) -> _Sql:
-    """A file without its comments, with the text of its parts. Fragments that callers pass still stand by name."""
-    text = resources.files("collector.sql").joinpath(f"{path}.sql").read_text(encoding="utf-8")
-    template = _Sql("\n".join(line for line in text.splitlines() if not line.startswith("--")))
-    parts = [name for name in template.get_identifiers() if name.startswith("parts.")]
-    return _Sql(template.safe_substitute({name: _with_parts(name.replace(".", "/")).template for name in parts}))
-
-
-def render(path: str, fragments: Mapping[str, Fragment]) -> str:
-    """The SQL of a file, such as `queries/itl`. Raises TypeError unless the fragments are those that it names."""
-    template = _with_parts(path)
-    named = set(template.get_identifiers())
-    if named != fragments.keys():
-        msg = f"{path}.sql takes the fragments {sorted(named)}, not {sorted(fragments)}"
-        raise TypeError(msg)
-    return template.substitute({name: f"({fragment.sql})" for name, fragment in fragments.items()})
-
-
-def part(name: str, fragments: Mapping[str, Fragment]) -> Fragment:
-    """A file of `parts/` as a fragment, for a part that only some callers need."""
-    return Fragment(render(f"parts/{name}", fragments), merged([*fragments.values()]))
-
-
-def partition(day: int) -> str:
-    """The partition of a day, counted since 1970."""
-    return (date(1970, 1, 1) + timedelta(day)).strftime("%Y%m%d")
-
-
-def size_of_columns(columns: Mapping[str, Sequence[Any]]) -> int:
-    """About how many bytes of memory the columns of an answer take: 80 for each value, also of those inside lists."""
-    return 80 * sum(map(_values, columns.values()))
-
-
-def _values(column: Sequence[Any]) -> int:
-    return len(column) + sum(_values(value) for value in column if isinstance(value, list | tuple))
-
-
-_READS: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("eviction_runs", "kv_event_sums", "timeseries_kv_events"), ("kv_events",)),
-    **dict.fromkeys(("newest_samples", "timeseries_samples"), ("samples",)),
-    **dict.fromkeys((f"sample_{name}" for name in ("histograms", "increases", "outages", "standstills")), ("samples",)),
-    **dict.fromkeys(("last_steps", "newest_steps", "request_steps", "timeseries_steps"), ("steps",)),
-    **dict.fromkeys(("announcements", "engine_announcements", "open_requests_of_trace"), ("open_requests",)),
-    **dict.fromkeys(("cold_starts", "engine_cold_starts"), ("cold_starts",)),
-    "request_events": ("kv_events", "cold_starts"),
-    "request_phases": ("phases",),
-    "request_tokens": ("tokens",),
-}
-"""Queries that have no rows when these tables have none. Not all engines fill every table."""
 _MOST_SESSIONS: Final = 64
 
 
 class Queries:
-    """Runs the queries of this folder on a store. `fragments` stand in the SQL by name, `parameters` are bound."""
+    """Runs queries on a store. `fragments` stand in the SQL by name, `parameters` are bound."""
 
     def __init__(self, store: Store, settings: Callable[[], Mapping[str, Any]] = dict) -> None:
         """`settings` is called for the store's settings of each query."""
@@ -106,9 +38,10 @@ class Queries:
 
     def _reads_nothing(self, query: str) -> bool:
         """Tell whether the tables of a query are empty. Outside of a session, asking this costs more than it saves."""
-        if query not in _READS or not self.remembers or "log_comment" not in self._settings():
+        tables = no_rows_without(query)
+        if not tables or not self.remembers or "log_comment" not in self._settings():
             return False
-        return not self.may_have_rows(*_READS[query])
+        return not self.may_have_rows(*tables)
 
     def may_have_rows(self, *tables: str) -> bool:
         """Tell whether one of these tables has rows, or had some earlier: a query of an emptied table finds nothing."""
