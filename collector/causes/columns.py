@@ -20,6 +20,11 @@ Bools = NDArray[np.bool_]
 
 WAITS: Final = ("batch", "kv", "tokens", "priority")
 """The reasons to wait, in the order of the columns of arrays (tokentrail.semconv.Wait)."""
+STEP_NUMBERS: Final = (
+    "step", "prefill_tokens", "decode_tokens", "running", "waiting", "drafted_tokens",
+    *(f"waiting_for_{reason}" for reason in WAITS),
+)  # fmt: skip
+"""What is read of a step besides its times."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Phases:
-    """Pieces of phases, each wholly before or wholly after its request's first token, in order of start."""
+    """Phases within their requests, in order of start."""
 
     request: Ints
     """The row of its request."""
@@ -60,8 +65,18 @@ class Phases:
     name: NDArray[np.str_]
     tokens: Floats
     """Tokens that a prefill phase computed of its own request; NaN: not told."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Phases of wanted requests, cut at the first token: each is wholly before or after it."""
+
+    phase: Ints
+    request: Ints
+    start: Floats
+    end: Floats
+    name: NDArray[np.str_]
     after: Bools
-    """It is after the first token."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +87,22 @@ class Traffic:
     requests: Requests
     phases: Phases
     steps: Mapping[str, Floats]
+    """Starts, ends and STEP_NUMBERS."""
     copies: tuple[Floats, Floats]
     """Starts and ends of the times in which blocks moved between device and host."""
+
+    @property
+    def pieces(self) -> Pieces:
+        """The phases of the wanted requests, cut at their first tokens."""
+        phases = self.phases
+        wanted = np.flatnonzero(self.requests.wanted[phases.request])
+        start, end = phases.start[wanted], phases.end[wanted]
+        cut = np.clip(self.requests.first[phases.request[wanted]], start, end)
+        start, end = np.concatenate([start, cut]), np.concatenate([cut, end])
+        after = np.repeat([False, True], len(wanted))
+        kept = end > start
+        phase = np.tile(wanted, 2)[kept]
+        return Pieces(phase, phases.request[phase], start[kept], end[kept], phases.name[phase], after[kept])
 
 
 def traffic(requests: Columns, phases: Columns, steps: Columns, kv_events: Columns) -> Traffic:
@@ -83,25 +112,31 @@ def traffic(requests: Columns, phases: Columns, steps: Columns, kv_events: Colum
     """
     request_start, request_end = (_ints(requests, name) for name in ("start", "end"))
     step_start, phase_start, event_start = (_ints(table, "start") for table in (steps, phases, kv_events))
-    starts = [column.min() for column in (request_start, step_start) if len(column)]
-    origin = int(min(starts, default=0))
+    origin = int(min((column.min() for column in (request_start, step_start) if len(column)), default=0))
     rows = _requests(requests, request_start - origin, request_end - origin)
     start = (event_start - origin).astype(float)
     return Traffic(
         origin,
         rows,
         _phases(phases, phase_start - origin, _ints(requests, "key", np.uint64), rows),
-        _steps(steps, step_start - origin),
+        _steps(steps, (step_start - origin).astype(float)),
         (start, start + numbers(kv_events, "duration_ns", len(start), unknown=0.0)),
     )
 
 
 def numbers(table: Columns, name: str, length: int, *, unknown: float = np.nan) -> Floats:
     """A column as float64, `unknown` where it is NULL, NaN or absent. Raises ValueError for another length."""
-    column = np.asarray(table.get(name, np.full(length, np.nan)), np.float64)
+    if name not in table:
+        return np.full(length, unknown)
+    column = np.asarray(table[name], np.float64)
     if len(column) != length:
         raise ValueError(f"column {name} has {len(column)} rows, and the others of its table {length}")
     return column if np.isnan(unknown) else np.where(np.isnan(column), unknown, column)
+
+
+def added(index: Ints, value: Floats, count: int) -> Floats:
+    """The sums of values by index, from 0 to before `count`."""
+    return np.bincount(index.astype(np.int64), value.astype(float), count).astype(float)
 
 
 def _ints(table: Columns, name: str, dtype: Any = np.int64) -> Any:
@@ -125,34 +160,25 @@ def _requests(table: Columns, start: Ints, end: Ints) -> Requests:
 
 
 def _phases(table: Columns, start: Ints, keys: NDArray[np.uint64], requests: Requests) -> Phases:
-    """Pieces within their requests. One that goes on over the first token becomes two; phases of others are left out."""
-    count = len(start)
+    """The phases of these requests, each within its request, in order of start."""
     order = np.argsort(keys, kind="stable")
     own = _ints(table, "key", np.uint64)
-    place = np.minimum(np.searchsorted(keys, own, sorter=order), max(len(keys) - 1, 0))
-    row = order[place] if len(keys) else np.zeros(0, np.int64)
-    known = keys[row] == own if len(keys) else np.zeros(count, np.bool_)
-    row, begin = row[known], start[known].astype(float)
-    stop = begin + numbers(table, "duration_ns", count, unknown=0.0)[known]
-    begin, stop = np.maximum(begin, requests.start[row]), np.minimum(stop, requests.end[row])
-    cut = np.clip(requests.first[row], begin, np.maximum(stop, begin))
-    pieces = {
-        "request": np.concatenate([row, row]),
-        "start": np.concatenate([begin, cut]),
-        "end": np.concatenate([cut, stop]),
-        "name": np.tile(np.asarray(table.get("name", ()), np.str_)[known], 2),
-        "tokens": np.tile(numbers(table, "tokens", count)[known], 2),
-        "after": np.repeat([False, True], len(row)),
-    }
-    kept = np.flatnonzero(pieces["end"] > pieces["start"])
-    kept = kept[np.argsort(pieces["start"][kept], kind="stable")]
-    return Phases(**{name: column[kept] for name, column in pieces.items()})
-
-
-def _steps(table: Columns, start: Ints) -> dict[str, Floats]:
-    count = len(start)
-    names = ("step", "prefill_tokens", "decode_tokens", "running", "waiting", "kv_blocks_used", "drafted_tokens")
-    reasons = tuple(f"waiting_for_{reason}" for reason in WAITS)
-    found = {name: numbers(table, name, count) for name in names + reasons}
+    row = np.zeros(len(own), np.int64)
+    if len(keys):
+        row = order[np.minimum(np.searchsorted(keys, own, sorter=order), len(keys) - 1)]
     begin = start.astype(float)
-    return {"start": begin, "end": begin + numbers(table, "duration_ns", count, unknown=0.0)} | found
+    stop = begin + numbers(table, "duration_ns", len(start), unknown=0.0)
+    known = np.flatnonzero(keys[row] == own) if len(keys) else np.zeros(0, np.int64)
+    begin, stop, row = begin[known], stop[known], row[known]
+    begin, stop = np.maximum(begin, requests.start[row]), np.minimum(stop, requests.end[row])
+    kept = np.flatnonzero(stop > begin)
+    kept = kept[np.argsort(begin[kept], kind="stable")]
+    names = np.asarray(table.get("name", ()), np.str_)
+    tokens = numbers(table, "tokens", len(start))
+    return Phases(row[kept], begin[kept], stop[kept], names[known[kept]], tokens[known[kept]])
+
+
+def _steps(table: Columns, start: Floats) -> dict[str, Floats]:
+    count = len(start)
+    times = {"start": start, "end": start + numbers(table, "duration_ns", count, unknown=0.0)}
+    return times | {name: numbers(table, name, count) for name in STEP_NUMBERS}

@@ -8,14 +8,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.causes.columns import Columns, Floats, Limits, Requests, traffic
+from collector.causes.columns import Columns, Floats, Limits, Requests, Traffic, added, traffic
+from collector.causes.learn import updated
 from collector.causes.model import StepModel
 from collector.causes.names import PARTS
+from collector.causes.parts import Parts, divide
+from collector.causes.split import split
+from collector.causes.timeline import Steps, line_up
+from collector.causes.work import work
 
 UNKNOWN_US: Final = 4_294_967_295
 """In `inflicted_us` and `error_us`: not known, as in the narrow columns of `requests`."""
 MOST_US: Final = 4_294_967_294
 """This or more, as in `requests.e2e_us`."""
+_INSIDE: Final = 0.9
 LEVELS: Final = ("none", "phases", "estimated", "steps")
 """How far a request is explained, from not at all to step by step."""
 
@@ -71,11 +77,42 @@ def explain_process(
     Raises ValueError when columns of a table differ in length.
     """
     found = traffic(requests, phases, steps, kv_events or {})
-    count = len(found.requests)
-    ttft, rest = np.zeros((count, len(PARTS))), np.zeros((count, len(PARTS)))
+    lined = line_up(found)
+    done = work(found, lined)
+    model = reference or updated(found, lined, done, None)
+    model = model if model and model.holds else None
+    parts = divide(found, lined, done, split(found, lined, done, model), model, limits or Limits())
+    level = _levels(found, lined, holds=model is not None)
+    ttft, rest = (_by_request(parts, len(found.requests), after=after) for after in (False, True))
     ttft_us, rest_us = whole_us(ttft, rest, found.requests)
-    unknown = np.full(count, UNKNOWN_US, np.uint32)
-    return Explained(ttft_us, rest_us, unknown, unknown.copy(), np.full(count, "none"), None)
+    by_steps = level == "steps"
+    return Explained(
+        ttft_us,
+        rest_us,
+        np.where(by_steps, np.minimum(parts.inflicted / 1000, MOST_US), UNKNOWN_US).astype(np.uint32),
+        np.where(by_steps, np.sqrt(parts.variance) / 1000, UNKNOWN_US).astype(np.uint32),
+        level,
+        model,
+    )
+
+
+def _levels(found: Traffic, steps: Steps, *, holds: bool) -> NDArray[np.str_]:
+    """`steps` where nearly all of a request lies within steps of a law that holds; else `phases` if it has some."""
+    requests, phases = found.requests, found.phases
+    has_phases = np.bincount(phases.request, minlength=len(requests)) > 0
+    level = np.where(has_phases & requests.wanted, "phases", "none").astype("<U9")
+    if holds:
+        start, end = (np.clip(time, steps.start[0], steps.end[-1]) for time in (requests.start, requests.end))
+        cold = added(phases.request, (phases.end - phases.start) * (phases.name == "cold_start"), len(requests))
+        explained = end - start + cold >= _INSIDE * (requests.end - requests.start)
+        level[(level == "phases") & explained] = "steps"
+    return level
+
+
+def _by_request(parts: Parts, count: int, *, after: bool) -> Floats:
+    chosen = parts.pieces.after == after
+    row, values = parts.pieces.request[chosen], parts.of_pieces[chosen]
+    return np.stack([added(row, values[:, index], count) for index in range(len(PARTS))], 1)
 
 
 def whole_us(ttft: Floats, rest: Floats, requests: Requests) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:

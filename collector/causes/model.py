@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
 
-from collector.causes.columns import Floats
+from collector.causes.columns import Floats, Ints
 
 FEATURES: Final = ("step", "some_prompt", "prompt_tokens", "sequences", "context", "attention", "drafted_tokens")
 """The work of a step. Its duration is the sum of these numbers, each times a coefficient (ns) that is not negative:
 1 · whether there are prompt tokens · their number · decoding sequences · tokens of their context · for each chunk of a
 prompt, its tokens times the context that they attend to · drafted tokens."""
-_UPPER: Final = np.triu_indices(len(FEATURES))
+LEAST_STEPS: Final = 50
+"""Fewer steps make no law."""
+LEAST_OF_CELL: Final = 8
+"""Fewer steps say nothing about the work of a cell."""
+_LEAST_R2: Final = 0.5
+_MOST_SIGMA: Final = 0.3
+_SURE_SIGMA: Final = 0.1
+"""Steps that scatter no more than this need no R²: where all have the same work, there is nothing to explain."""
 
 
 @dataclass(frozen=True)
@@ -38,39 +45,49 @@ class StepModel:
     xty: tuple[float, ...]
     """Weighted sums of features times duration: 7 numbers."""
     cells: Mapping[int, float] = field(default_factory=dict)
-    """The median ratio of durations to the law by cell (`cell_of`)."""
+    """The median ratio of durations to the law by cell (`cells_of`)."""
     cell_steps: Mapping[int, float] = field(default_factory=dict)
     """Steps behind each of them."""
     most_prompt_tokens: float = 0.0
     """In one step that it knows."""
     most_sequences: float = 0.0
     refused: int = 0
-    """Windows in a row from which nothing could be learned because most of their steps differ from the law."""
+    """Windows in a row from which nothing was learned because most of their steps differ from the law."""
     own: bool = False
     """It was made of the very steps that it judges."""
 
+    @property
+    def holds(self) -> bool:
+        """Whether the law tells a step's duration well enough to blame anything."""
+        return self.sigma <= _MOST_SIGMA and (self.r2 >= _LEAST_R2 or self.sigma <= _SURE_SIGMA)
+
+    def calibration(self, features: Floats) -> tuple[Floats, Floats]:
+        """The ratio of durations to the law in each step's cell, 1 where it is not known, and the steps behind it."""
+        cells, place = np.unique(cells_of(features), return_inverse=True)
+        count = np.array([self.cell_steps.get(int(cell), 0.0) for cell in cells])
+        ratio = np.array([self.cells.get(int(cell), 1.0) for cell in cells])
+        return np.where(count >= LEAST_OF_CELL, ratio, 1.0)[place], count[place]
+
     def row(self) -> dict[str, Any]:
         """Columns of a row of `step_models`: lists of float64, maps, numbers. `own` models are not stored."""
-        numbers = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "own"}
+        numbers = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "own"}
         return numbers | {name: list(numbers[name]) for name in ("coefficients", "xtx", "xty")}
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> StepModel:
         """The model of a row with the columns of `row`; others are ignored."""
-        numbers = {name: row[name] for name in cls.__dataclass_fields__ if name != "own"}
+        numbers = {one.name: row[one.name] for one in fields(cls) if one.name != "own"}
         numbers |= {name: tuple(map(float, row[name])) for name in ("coefficients", "xtx", "xty")}
         for name in ("cells", "cell_steps"):
             numbers[name] = {int(cell): float(value) for cell, value in dict(row[name]).items()}
         return cls(**numbers)
 
 
-def square(upper: Floats) -> Floats:
-    """The symmetric matrix of an upper triangle."""
-    matrix = np.zeros((len(FEATURES), len(FEATURES)))
-    matrix[_UPPER] = upper
-    return np.triu(matrix) + np.triu(matrix, 1).T
+def cells_of(features: Floats) -> Ints:
+    """The kind of work of each step: prompts by the quarter octave of their tokens, from 1000 on; else its sequences.
 
-
-def triangle(matrix: Floats) -> Floats:
-    """The upper triangle of a symmetric matrix, row by row."""
-    return matrix[_UPPER]
+    Steps of one kind share what the law misses, such as batches that are padded to certain sizes.
+    """
+    prompt, sequences = (np.nan_to_num(features[:, FEATURES.index(name)]) for name in ("prompt_tokens", "sequences"))
+    octave = 1000 + (4 * np.log2(np.maximum(prompt, 1))).astype(np.int64)
+    return np.where(prompt > 0, octave, np.minimum(sequences, 999).astype(np.int64))

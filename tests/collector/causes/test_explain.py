@@ -1,17 +1,39 @@
-"""Parts of requests: they add up to the latencies, whatever is known."""
+"""Parts of requests: they add up to the latencies whatever is known, and are true where steps tell them."""
 
 import numpy as np
 import pytest
 
-from collector.causes.explain import explain_process
+from collector.causes.explain import UNKNOWN_US, explain_process
+from collector.causes.learn import learn
 from collector.causes.names import PARTS
+from tests.support.simulated_engine import EPOCH, MS, chats, run
 
-T = 1_800_000_000_000_000_000
+T = EPOCH
+
+
+@pytest.fixture(scope="module")
+def ordinary():
+    return run(chats(600, seed=2), seed=2)
+
+
+@pytest.fixture(scope="module")
+def reference(ordinary):
+    return learn(*ordinary.tables, former=None)
 
 
 def requests(**columns):
-    count = len(columns["start"])
-    return {"key": np.arange(count, dtype=np.uint64)} | columns
+    return {"key": np.arange(len(columns["start"]), dtype=np.uint64)} | columns
+
+
+def seconds(explained, part):
+    """What a part has of all requests."""
+    return float((explained.ttft_us.astype(float) + explained.rest_us)[:, PARTS.index(part)].sum() / 1e6)
+
+
+def adds_up(run, explained):
+    ttft, e2e = run.requests["ttft_ns"], run.requests["end"] - run.requests["start"]
+    assert (explained.ttft_us.sum(1) == np.ceil(ttft / 1000)).all()
+    assert (explained.ttft_us.sum(1) + explained.rest_us.sum(1) == np.ceil(e2e / 1000)).all()
 
 
 def test_a_request_of_which_only_latencies_are_known_is_unexplained_on_both_sides():
@@ -20,6 +42,8 @@ def test_a_request_of_which_only_latencies_are_known_is_unexplained_on_both_side
     assert dict(zip(PARTS, explained.ttft_us[0].tolist(), strict=True))["unexplained"] == 2001
     assert explained.ttft_us.sum() == 2001
     assert explained.rest_us[:, -1].tolist() == [5001 - 2001]
+    assert explained.inflicted_us.tolist() == explained.error_us.tolist() == [UNKNOWN_US]
+    assert explained.model is None
 
 
 def test_the_life_of_a_request_without_a_token_is_before_its_first_token():
@@ -36,3 +60,21 @@ def test_more_than_71_minutes_are_as_many_as_a_column_holds():
 def test_columns_of_different_length_are_refused_with_their_name():
     with pytest.raises(ValueError, match="ttft_ns has 1 rows"):
         explain_process(requests(start=[T, T], end=[T, T], ttft_ns=[5]), {}, {})
+
+
+def test_ordinary_traffic_is_explained_by_steps_and_blames_nothing_unusual(ordinary, reference):
+    for judged_by in (None, reference):
+        explained = explain_process(*ordinary.tables, reference=judged_by)
+        adds_up(ordinary, explained)
+        assert set(explained.level) == {"steps"}
+        whole = sum(seconds(explained, part) for part in PARTS)
+        assert seconds(explained, "stall") + seconds(explained, "drift") < 0.01 * whole
+        assert seconds(explained, "unexplained") < 0.001 * whole
+
+
+def test_what_prompts_inflict_on_others_is_what_others_suffer(ordinary, reference):
+    explained = explain_process(*ordinary.tables, reference=reference)
+    assert explained.inflicted_us.sum() * 1e3 == pytest.approx(ordinary.inflicted().sum(), rel=0.02)
+    large = ordinary.inflicted() > 10 * MS
+    error = explained.inflicted_us[large] * 1e3 / ordinary.inflicted()[large] - 1
+    assert np.median(np.abs(error)) < 0.02

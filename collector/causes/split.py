@@ -1,0 +1,121 @@
+"""Divides the duration of each step: what one sequence alone would take, the others, prompts, and what is not usual."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from collector.causes.columns import Bools, Floats, Traffic, added
+from collector.causes.model import FEATURES, LEAST_OF_CELL, StepModel
+from collector.causes.timeline import Steps
+from collector.causes.work import Work
+
+COMPONENTS: Final = ("base", "batch", "prompt", "drift", "stall", "copy", "unknown", "gap")
+"""What the time of a process goes into. All but the gap are in steps."""
+OUTLIER: Final = 4.0
+"""A step that is longer than usual by more than so many sigma is no ordinary variation."""
+_HALF: Final = 15
+"""Steps on each side of one whose median says how fast the device is."""
+_LEAST_DRIFT: Final = 0.05
+_MEDIAN_ERROR: Final = 1.2533
+"""The standard error of a median of n values is this times sigma / √n."""
+
+
+def split(found: Traffic, steps: Steps, done: Work, model: StepModel | None) -> Floats:
+    """Steps × COMPONENTS, ns: they add up to each step's duration, and the gap (0 here).
+
+    Without a model, all is unknown but copies.
+    """
+    parts = np.zeros((len(steps), len(COMPONENTS)))
+    column = {name: index for index, name in enumerate(COMPONENTS)}
+    copies = copied(found, steps)
+    parts[:, column["copy"]] = copies
+    duration = steps.duration - copies
+    parts[:, column["unknown"]] = duration
+    known = np.flatnonzero(np.isfinite(done.features).all(1) & (duration > 0))
+    if model is None or not len(known):
+        return parts
+    features, duration = done.features[known], duration[known]
+    law, work = law_of(model, features)
+    reach = _reach(model, features)
+    ratio = duration / law
+    speed = lasting(np.where(reach > 1, 1.0, ratio), model.sigma)
+    usual = law * speed
+    over = duration > usual * (1 + OUTLIER * model.sigma)
+    beyond = np.where(over, duration - usual, 0.0)
+    # Where no such step was seen before, the law may be wrong by as much as the step is larger than those that were.
+    plausible = np.where(reach > 1, usual * ((1 + OUTLIER * model.sigma) * reach - 1), 0.0)
+    unknown = np.minimum(beyond, plausible)
+    ordinary = duration - beyond
+    drift = ordinary * (1 - 1 / speed)
+    parts[known, : work.shape[1]] = work * ((ordinary - drift) / law)[:, None]
+    for name, value in (("drift", drift), ("stall", beyond - unknown), ("unknown", unknown)):
+        parts[known, column[name]] = value
+    return parts
+
+
+def law_of(model: StepModel, features: Floats) -> tuple[Floats, Floats]:
+    """The usual duration of steps, and its division into base, batch and prompt (ns), which add up to it.
+
+    What the law misses in a cell belongs to the prompts in steps that have some, else to the batch; to the base in
+    steps of one sequence.
+    """
+    each = features * np.array(model.coefficients)
+    value = {name: each[:, index] for index, name in enumerate(FEATURES)}
+    sequences = features[:, FEATURES.index("sequences")]
+    decoding = value["sequences"] + value["context"] + value["drafted_tokens"]
+    alone = np.where(sequences > 1, decoding / np.maximum(sequences, 1), decoding)
+    base, batch = value["step"] + alone, decoding - alone
+    prompt = value["some_prompt"] + value["prompt_tokens"] + value["attention"]
+    factor, _ = model.calibration(features)
+    more = (base + batch + prompt) * (factor - 1)
+    prompts, several = features[:, FEATURES.index("some_prompt")] > 0, sequences > 1
+    # A factor below what the prompt, or the batch, makes up takes the rest from the base.
+    prompt, more = _give(prompt, more, prompts)
+    batch, more = _give(batch, more, several)
+    base = np.maximum(base + more, 1.0)
+    return base + batch + prompt, np.stack([base, batch, prompt], 1)
+
+
+def _give(part: Floats, more: Floats, to: Bools) -> tuple[Floats, Floats]:
+    changed = np.where(to, np.maximum(part + more, 0.0), part)
+    return changed, more - (changed - part)
+
+
+def _reach(model: StepModel, features: Floats) -> Floats:
+    """How much larger a step is than any that the model knows; 1 inside, or where enough steps were of its kind."""
+    prompt, sequences = (features[:, FEATURES.index(name)] for name in ("prompt_tokens", "sequences"))
+    larger = np.maximum(prompt / max(model.most_prompt_tokens, 1.0), sequences / max(model.most_sequences, 1.0))
+    _, count = model.calibration(features)
+    return np.where(count < LEAST_OF_CELL, np.maximum(larger, 1.0), 1.0)
+
+
+def lasting(ratio: Floats, sigma: float) -> Floats:
+    """How many times slower the device is than usual, around each step: the median of 31 ratios, or 1.
+
+    The median counts from 5 % on, and beyond three of its standard errors. Most traffic has none of that, so the
+    windows in which more than half of the ratios are so large are found by counting.
+    """
+    width = min(2 * _HALF + 1, len(ratio) - (len(ratio) + 1) % 2)
+    if width < 3:
+        return np.ones(len(ratio))
+    half = width // 2
+    least = 1 + max(_LEAST_DRIFT, 3 * _MEDIAN_ERROR * sigma / np.sqrt(width))
+    padded = np.concatenate([ratio[half:0:-1], ratio, ratio[-2 : -half - 2 : -1]])
+    large = np.concatenate([[0], np.cumsum(padded > least)])
+    slow = np.flatnonzero(large[width:] - large[:-width] > half)
+    speed = np.ones(len(ratio))
+    if len(slow):
+        speed[slow] = np.median(np.lib.stride_tricks.sliding_window_view(padded, width)[slow], 1)
+    return speed
+
+
+def copied(found: Traffic, steps: Steps) -> Floats:
+    """The time of each step in which blocks moved between device and host, before it computed, ns."""
+    start, end = found.copies
+    step = np.searchsorted(steps.start, start, "right") - 1
+    inside = (step >= 0) & (end > start)
+    inside[inside] &= end[inside] <= steps.end[step[inside]]
+    time = added(step[inside], (end - start)[inside], len(steps))
+    return np.minimum(time, steps.duration)
