@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-
-from tokentrail.semconv import Phase
 from tokentrail.shared.formatting import duration, instant
 
 Json = Mapping[str, Any]
@@ -117,94 +114,9 @@ def phase_totals(phases: Sequence[Json]) -> list[PhaseTotal]:
     return sorted(totals, key=lambda total: -total.seconds)
 
 
-WAITS = {
-    "wait_batch_s": "the batch was full",
-    "wait_tokens_s": "the steps had no tokens left to compute",
-    "wait_kv_s": "too few KV blocks were free",
-    "wait_priority_s": "a later request had a higher priority",
-}
-
-
-def wait_reasons(request: Json) -> list[tuple[str, float]]:
-    """Why a request waited for the engine's steps, and for how long (s), longest first; empty when nobody tells it.
-
-    With 1 s in the queue and 0.7 s of a full batch, 0.3 s are left that no step counts: one was under way.
-    """
-    told = [(reason, request[key]) for key, reason in WAITS.items() if request[key]]
-    rest = (request["queue_s"] or 0) + (request["preempted_s"] or 0) - sum(seconds for _, seconds in told)
-    if told and rest > 0:
-        told.append(("a step was under way", rest))
-    return sorted(told, key=lambda reason: -reason[1])
-
-
 def placed(tokens: Sequence[Json]) -> list[Json]:
     """The tokens of which it is known when they were emitted: those behind one that is missing have no `offset_s`."""
     return [token for token in tokens if token["offset_s"] is not None]
-
-
-def waiting_phases(tokens: Sequence[Json], phases: Sequence[Json]) -> list[str]:
-    """For each token, the phase that took most of the wait for it; '' when the engine reports no phases.
-
-    A token of which nobody knows when it was emitted has none either.
-
-    A token that ends at 1.0 s after a wait of 0.5 s has waited from 0.5 to 1.0. With the phases decode 0.3–0.6 and
-    preempted 0.6–1.0 the overlaps are 0.1 and 0.4 s, so its phase is preempted.
-    """
-    if not tokens or not phases:
-        return [""] * len(tokens)
-    end = np.array([token["offset_s"] for token in tokens], float)  # None becomes NaN
-    start = end - [token["duration_s"] for token in tokens]
-    begins = np.array([[phase["offset_s"]] for phase in phases])
-    ends = begins + [[phase["duration_s"]] for phase in phases]
-    overlap = np.clip(np.minimum(end, ends) - np.maximum(start, begins), 0, None)
-    # Tokens of one step share its end, so all but the first have a wait of 0. Such a token gets the phase of its end.
-    ends_in = (begins < end) & (end <= ends + 1e-9)
-    most = np.argmax(overlap + ends_in * 1e-12, axis=0)
-    return ["" if np.isnan(at) else str(phases[index]["name"]) for at, index in zip(end, most, strict=True)]
-
-
-def interference(steps: Sequence[Json], tokens: Sequence[Json], phases: Sequence[Json]) -> list[Json]:
-    """Steps that prefilled prompts of other requests while this request waited for its next token."""
-    known = placed(tokens)
-    if not known:
-        return []
-    first, last = known[0]["offset_s"], known[-1]["offset_s"]
-    own = [(p["offset_s"], p["offset_s"] + p["duration_s"]) for p in phases if p["name"] == Phase.PREFILL]
-    return [
-        step
-        for step in steps
-        if step["prefill_tokens"]
-        and _overlap(step, first, last) > 0
-        and not any(_overlap(step, begin, end) > step["duration_s"] / 2 for begin, end in own)
-    ]
-
-
-def _overlap(step: Json, begin: float, end: float) -> float:
-    return float(min(step["offset_s"] + step["duration_s"], end) - max(step["offset_s"], begin))
-
-
-def longest_waits(tokens: Sequence[Json], phases: Sequence[Json], steps: Sequence[Json], k: int = 5) -> list[Json]:
-    """The k longest waits after the first token, each with the counts of the step that made the token."""
-    waited_in = waiting_phases(tokens, phases)
-    by_number = {step["step"]: step for step in steps if step["step"] is not None}
-    later = [i for i, token in enumerate(tokens) if token["index"]]  # the first of each choice has waited for its TTFT
-    after_first = sorted(later, key=lambda i: -tokens[i]["duration_s"])[:k]
-    rows: list[Json] = []
-    for i in after_first:
-        step = by_number.get(tokens[i]["step"], {})
-        rows.append(
-            {
-                "token": tokens[i]["index"],
-                "wait_s": tokens[i]["duration_s"],
-                "at_s": tokens[i]["offset_s"],
-                "phase": waited_in[i] or None,
-                "step": tokens[i]["step"],
-                "prefill_tokens": step.get("prefill_tokens"),
-                "decode_tokens": step.get("decode_tokens"),
-                "kv_blocks_evicted": step.get("kv_blocks_evicted"),
-            }
-        )
-    return rows
 
 
 def thresholds(slos: Sequence[Json], metric: str, only: str | None) -> dict[str, float]:

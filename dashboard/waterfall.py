@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from dashboard import charts, palette
-from dashboard.transform import Json, interference, placed, waiting_phases
+from dashboard.transform import Json, placed
 from tokentrail.semconv import Phase
 from tokentrail.shared.formatting import count, duration
 
@@ -113,17 +113,16 @@ def _phases(chart: go.Figure, row: int, trail: Json) -> None:
 
 def _tokens(chart: go.Figure, row: int, trail: Json) -> None:
     tokens = placed(trail["tokens"])
-    waited_in = waiting_phases(tokens, trail["phases"])
     drawn = {phase["name"] for phase in trail["phases"]}
-    for name in dict.fromkeys(waited_in):
+    for name in dict.fromkeys(token["phase"] for token in tokens):
         parts = [
-            (t["offset_s"] - t["duration_s"], t["duration_s"], t["index"], _token_text(t, name))
-            for t, phase in zip(tokens, waited_in, strict=True)
-            if phase == name
+            (t["offset_s"] - t["duration_s"], t["duration_s"], t["index"], _token_text(t))
+            for t in tokens
+            if t["phase"] == name
         ]
-        label, colour = charts.label(name or "wait"), palette.phase_colour(name)
+        label, colour = charts.label(name or "wait"), palette.phase_colour(name or "")
         _bars(chart, row, label, colour, parts, width=TOKEN_WIDTH, showlegend=name not in drawn)
-    _shade(chart, row, interference(trail["steps"], tokens, trail["phases"]), len(tokens))
+    _shade(chart, row, [step for step in trail["steps"] if step["interferes"]], len(tokens))
     ticks = {"dtick": 1} if len(tokens) < FEW_TOKENS else {}  # otherwise Plotly has a tick for token 0.5
     chart.update_yaxes(autorange="reversed", title_text="token", row=row, **ticks)
 
@@ -145,8 +144,8 @@ def _shade(chart: go.Figure, row: int, steps: Sequence[Json], tokens: int) -> No
     )
 
 
-def _token_text(token: Json, phase: str) -> str:
-    where = f" in {charts.label(phase)}" if phase else ""
+def _token_text(token: Json) -> str:
+    where = f" in {charts.label(token['phase'])}" if token["phase"] else ""
     waited = f"token {token['index']}<br><b>waited {duration(token['duration_s'])}</b>{where}"
     step = "" if token["step"] is None else f", step {token['step']}"
     return f"{waited}<br>out at {duration(token['offset_s'])}{step}"

@@ -16,13 +16,13 @@ from collector.api.context import Context
 from collector.api.cursor import Cursor
 from collector.api.parameters import Name, Time, WindowQuery, find_slo
 from collector.api.problems import bad_parameter
-from collector.api.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.measure import verdicts
 from collector.measure.answers import WindowOut
 from collector.measure.evaluation import open_requests
 from collector.measure.hops import listed_once, read_hops
 from collector.measure.in_flight import InFlight
 from collector.measure.reader import Reader
+from collector.measure.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.measure.verdicts import Verdict
 from collector.measure.window import Window
 from collector.query.template import part

@@ -12,8 +12,19 @@ from dashboard.api import Problem, ask, fetch
 from dashboard.components import metric
 from dashboard.filters import selected
 from dashboard.help_texts import HELP
-from dashboard.transform import Json, interference, longest_waits, missed, phase_totals, placed, wait_reasons
-from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, of_tenant, percent, plain, tpot
+from dashboard.transform import Json, missed, phase_totals, placed
+from tokentrail.shared.formatting import (
+    UNDEFINED,
+    clock,
+    count,
+    duration,
+    of_tenant,
+    percent,
+    plain,
+    prefill_interference,
+    tpot,
+    wait_reasons,
+)
 
 TRACE_ID = re.compile(r"[0-9a-f]{32}")
 FIRST_DIGITS = re.compile(r"[0-9a-f]{8,31}")
@@ -206,37 +217,29 @@ def phases(trail: Json) -> None:
             components.table(rows)
         else:
             st.caption("This engine does not report phases.")
-        reasons = [f"{reason} ({duration(seconds)})" for reason, seconds in wait_reasons(trail["request"])]
-        st.caption(f"Why it waited: {', '.join(reasons) or UNDEFINED}", help=HELP["Why it waited"])
+        st.caption(f"Why it waited: {wait_reasons(trail)}", help=HELP["Why it waited"])
 
 
 def waits(trail: Json) -> None:
     """The table of the longest waits between tokens, and the prefill interference."""
     st.subheader("Longest waits between tokens", help=HELP["ITL"])
-    interfering = interference(trail["steps"], trail["tokens"], trail["phases"])
     rows = [
         {
-            "token": row["token"],
-            "wait": duration(row["wait_s"]),
-            "at": duration(row["at_s"]),
+            "token": row["index"],
+            "wait": duration(row["duration_s"]),
+            "at": duration(row["offset_s"]),
             "in": row["phase"] or UNDEFINED,
             "step": row["step"],
             "prefilled": count(row["prefill_tokens"]),
             "KV evicted": count(row["kv_blocks_evicted"]),
         }
-        for row in longest_waits(trail["tokens"], trail["phases"], trail["steps"])
+        for row in trail["longest_waits"]
     ]
     with st.container(key="waits"):
         if rows:
             components.table(rows, placeholder=UNDEFINED)
-        if interfering:
-            tokens = sum(step["prefill_tokens"] for step in interfering)
-            spent = sum(step["duration_s"] for step in interfering)
-            st.caption(
-                f"Prefill interference: {count(len(interfering))} steps, {duration(spent)} in all, prefilled "
-                f"{count(tokens)} prompt tokens of other requests while this one waited for a token (shaded above).",
-                help=HELP["Prefill interference"],
-            )
+        if sentence := prefill_interference(trail):
+            st.caption(f"{sentence} (shaded above).", help=HELP["Prefill interference"])
         elif not rows:
             emitted = trail["request"]["output_tokens"]
             unrecorded = len(trail["tokens"]) < 2 and (emitted is None or emitted > 1)

@@ -138,9 +138,9 @@ def test_one_request_with_all_that_is_known(api, rows, one):
         {"name": "decode", "offset_s": 0.4, "duration_s": 0.6},
     ]
     assert answer["tokens"] == [
-        {"index": 0, "offset_s": 0.4, "duration_s": 0.4, "step": 17},
-        {"index": 1, "offset_s": 0.750001, "duration_s": 0.350001, "step": 18},
-        {"index": 2, "offset_s": 1.0, "duration_s": 0.249999, "step": 19},
+        {"index": 0, "offset_s": 0.4, "duration_s": 0.4, "step": 17, "phase": "prefill"},
+        {"index": 1, "offset_s": 0.750001, "duration_s": 0.350001, "step": 18, "phase": "decode"},
+        {"index": 2, "offset_s": 1.0, "duration_s": 0.249999, "step": 19, "phase": "decode"},
     ]
     for part in ("phases", "tokens"):
         assert sum(round(p["duration_s"] * 1e9) for p in answer[part]) == round(answer["request"]["e2e_s"] * 1e9)
@@ -166,7 +166,7 @@ def test_one_request_with_all_that_is_known(api, rows, one):
 
 
 def test_steps_and_events_that_are_too_many_are_counted_and_its_own_events_stay(api, rows, one, monkeypatch):
-    monkeypatch.setattr("collector.api.request.MOST_EVENTS", 3)
+    monkeypatch.setattr("collector.measure.request.MOST_EVENTS", 3)
     for n in range(5):
         rows.step(start=one["start"] + n * MS, step=n)
         rows.kv_event(start=one["start"] + n * MS, reason="cache_full")

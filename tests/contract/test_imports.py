@@ -57,6 +57,7 @@ ALLOWED = {
         "collector.query",
         "collector.slo",
         "collector.sql",
+        "tokentrail.semconv",
     },
     "collector/query": {"collector.query", "collector.sql", "collector.store"},
     "alerts": {"alerts", "collector.slo", "tokentrail.shared.folders"},

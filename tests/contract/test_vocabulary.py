@@ -9,9 +9,9 @@ from rich.console import Console
 
 from collector.api.engines import ColdStartOut
 from collector.api.parameters import WindowQuery
-from collector.api.request_rows import RequestRow
 from collector.api.requests import RequestsQuery
 from collector.exposition import metrics
+from collector.measure.request_rows import RequestRow
 from collector.slo.conditions import CAUSES
 from collector.slo.counts import Counts
 from collector.slo.model import Dimension, Thresholds

@@ -155,7 +155,8 @@ def test_an_unknown_number_of_tokens_is_not_called_few(emitted, words):
     def script(emitted):
         from dashboard.views import request
 
-        request.waits({"steps": [], "tokens": [], "phases": [], "request": {"output_tokens": emitted}})
+        told = {"longest_waits": [], "interference": None, "tokens": [], "request": {"output_tokens": emitted}}
+        request.waits(told)
 
     shown = AppTest.from_function(script, kwargs={"emitted": emitted}, default_timeout=300).run()
     assert len(shown.exception) == 0

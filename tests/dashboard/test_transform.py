@@ -5,8 +5,6 @@ from zoneinfo import ZoneInfo
 
 import plotly.graph_objects as go
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dashboard import charts
 from dashboard.charts import in_reach, joined, latency, legend
@@ -16,8 +14,6 @@ from dashboard.transform import (
     Series,
     goodput,
     idle_last,
-    interference,
-    longest_waits,
     missed,
     missed_by,
     on_grid,
@@ -25,8 +21,6 @@ from dashboard.transform import (
     placed,
     slo_state,
     thresholds,
-    wait_reasons,
-    waiting_phases,
 )
 from dashboard.waterfall import extent, figure
 from tokentrail.shared.formatting import instant
@@ -34,8 +28,8 @@ from tokentrail.shared.formatting import instant
 WINDOW = {"start": "2026-11-21T10:00:03Z", "end": "2026-11-21T10:00:40Z", "complete_until": "2026-11-21T10:00:40Z"}
 
 
-def token(index, offset, wait, step=0):
-    return {"index": index, "offset_s": offset, "duration_s": wait, "step": step}
+def token(index, offset, wait, step=0, phase="decode"):
+    return {"index": index, "offset_s": offset, "duration_s": wait, "step": step, "phase": phase}
 
 
 def phase(name, offset, length):
@@ -47,6 +41,7 @@ def step(number, offset, length, prefill=0):
         "step": number, "offset_s": offset, "duration_s": length, "prefill_tokens": prefill, "decode_tokens": 2,
         "running": 2, "waiting": 0, "preempted": 0, "kv_blocks_used": 1, "kv_blocks_total": 4, "kv_blocks_evicted": 0,
         "waiting_for_batch": None, "waiting_for_tokens": 0, "waiting_for_kv": 2, "waiting_for_priority": 1,
+        "interferes": False,
     }  # fmt: skip
 
 
@@ -92,38 +87,6 @@ def points(*values):
     """An answer about WINDOW. None: the bucket has no point."""
     made = [{"t": f"2026-11-21T10:00:{10 * i:02}Z", "value": v} for i, v in enumerate(values) if v is not None]
     return {"step_s": 10.0, "points": made}
-
-
-def test_tokens_wait_in_the_phase_that_takes_most_of_the_wait():
-    assert waiting_phases(TOKENS, PHASES) == ["prefill", "decode", "decode", "preempted"]
-    assert waiting_phases(TOKENS, []) == [""] * 4
-    assert waiting_phases([], PHASES) == []
-
-
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=30))
-def test_every_token_has_one_of_the_phases(waits):
-    tokens, at = [], 0
-    for index, wait in enumerate(waits):
-        at += wait
-        tokens.append(token(index, at / 100, wait / 100))
-    found = waiting_phases(tokens, PHASES)
-    assert len(found) == len(tokens)
-    assert set(found) <= {part["name"] for part in PHASES}
-
-
-def test_interference_is_others_prefill_while_the_request_decodes():
-    own, others, before = step(1, 0.1, 0.2, prefill=40), step(2, 0.35, 0.1, prefill=300), step(0, 0.0, 0.05, prefill=9)
-    idle = step(3, 0.46, 0.04)
-    again = step(4, 0.6, 0.1, prefill=50)
-    phases = [*PHASES[:3], phase("prefill", 0.6, 0.1), phase("decode", 0.7, 0.3)]
-    assert interference([before, own, others, idle, again], TOKENS, phases) == [others]
-    assert interference([others], [], PHASES) == []
-
-
-def test_longest_waits_leave_out_the_first_token_and_name_the_step():
-    first, second, *_ = longest_waits(TOKENS, PHASES, [step(9, 0.9, 0.1, prefill=7)], k=2)
-    assert (first["token"], first["wait_s"], first["phase"], first["prefill_tokens"]) == (3, 0.5, "preempted", 7)
-    assert (second["token"], second["prefill_tokens"]) == (1, None)
 
 
 def test_phase_totals_add_up():
@@ -296,20 +259,6 @@ def test_names_from_outside_cannot_mark_up_the_figure():
     assert "<a" not in drawn.to_json().replace("\\u003c", "<")
 
 
-def test_the_reasons_of_a_wait_are_the_engines_and_the_rest_of_the_queue():
-    unknown = {"wait_batch_s": None, "wait_tokens_s": None, "wait_kv_s": None, "wait_priority_s": None}
-    request = unknown | {"queue_s": 0.75, "preempted_s": 0.25}
-    assert wait_reasons(request) == []
-    assert wait_reasons(request | {"wait_kv_s": 0.25, "wait_batch_s": 0.5}) == [
-        ("the batch was full", 0.5),
-        ("too few KV blocks were free", 0.25),
-        ("a step was under way", 0.25),
-    ]
-    whole = request | {"wait_kv_s": 1.0, "wait_tokens_s": 0.0}
-    assert wait_reasons(whole) == [("too few KV blocks were free", 1.0)]
-    assert len(wait_reasons(whole | {"queue_s": None, "preempted_s": None})) == 1
-
-
 def test_a_step_of_the_waterfall_says_what_the_waiting_lack():
     drawn = figure(trail(phases=PHASES, tokens=TOKENS, steps=[step(1, 0.1, 0.2)]))
     [text] = {text for bar in drawn.data for text in (bar.hovertext or ()) if "decoded" in text}
@@ -375,25 +324,10 @@ GAP = [TOKENS[0], token(3, None, 0.7, 5)]
 
 def test_a_token_behind_a_missing_one_is_not_drawn():
     assert placed(GAP) == TOKENS[:1]
-    assert waiting_phases(GAP, PHASES) == ["prefill", ""]
     assert extent(trail(tokens=GAP, request={"e2e_s": None})) == 0.3
     drawn = [text for bar in figure(trail(tokens=GAP)).data for text in bar.hovertext or () if "token" in text]
     assert [text.split("<")[0] for text in drawn] == ["token 0"]
     assert figure(trail(tokens=GAP[1:])) is None
-    (wait,) = longest_waits(GAP, PHASES, [])
-    assert (wait["token"], wait["wait_s"], wait["at_s"], wait["phase"]) == (3, 0.7, None, None)
-
-
-def test_prefills_are_looked_for_until_the_last_token_whose_time_is_known():
-    steps = [step(7, 0.35, 0.1, prefill=9), step(8, 0.45, 0.1, prefill=9)]
-    known = [TOKENS[0], token(1, 0.4, 0.1), token(3, None, 0.7)]
-    assert [one["step"] for one in interference(steps, known, [])] == [7]
-    assert interference(steps, [token(3, None, 0.7)], []) == []
-
-
-def test_the_first_token_of_a_second_answer_is_no_wait_between_tokens():
-    answers = [token(0, 0.3, 0.3), token(1, 0.5, 0.2), token(0, 0.9, 0.9), token(1, 1.0, 0.1)]
-    assert [wait["wait_s"] for wait in longest_waits(answers, PHASES, [])] == [0.2, 0.1]
 
 
 @pytest.mark.parametrize(("until", "shaded"), [("30", [("2026-11-21T10:00:30", "2026-11-21T10:00:40")]), ("40", [])])

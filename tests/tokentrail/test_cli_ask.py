@@ -223,7 +223,7 @@ def test_an_answer_whose_reading_fails_in_any_way_is_of_another_version(kind, mo
 def test_one_request_is_a_waterfall(collector, api):
     row, _ = detail_of(collector, "first")
     text = run("request", row["trace_id"], *api).stdout
-    head, about, ids, _, queued, prefill, decode, tokens, evicted, _, title, worst = text.splitlines()
+    head, about, ids, _, queued, prefill, decode, tokens, evicted, *rest = text.splitlines()
     assert head == "chat first · ok stop · 5 → 12 tokens · TTFT 100 ms · TPOT 19.1 ms · E2E 310 ms"
     assert "class chat" in about
     assert "cached –" in about
@@ -236,10 +236,16 @@ def test_one_request_is_a_waterfall(collector, api):
     assert tokens.index("█") == 13 + int(100 / 310 * WIDTH)
     assert evicted.split()[0] == "kv.evict"
     assert evicted.endswith("preemption 4 blocks")
+    _, interference, _, title, worst, *others = rest
+    assert interference.startswith("Prefill interference: 1 step, 110 ms in all, prefilled 512 prompt tokens of other")
     assert title == "longest waits between tokens:"
     assert worst.split(maxsplit=2)[2] == (
-        "before token 3, 230 ms after the start, step 3 with 512 prefill tokens, 2 running"
+        "before token 3, 230 ms after the start, in decode, step 3 with 512 prefill tokens, 2 running"
     )
+    assert [other.split(maxsplit=2)[2] for other in others[:1]] == [
+        "before token 1, 110 ms after the start, in decode, step 1, 2 running"
+    ]
+    assert len(others) == 4
 
 
 def test_a_request_in_flight_and_one_without_anything_are_drawn():
@@ -248,15 +254,28 @@ def test_a_request_in_flight_and_one_without_anything_are_drawn():
     row |= {"status": "in_flight", "engine": "vllm", "slo_class": "", "start": "2026-11-22T10:00:00Z", "request_id": ""}
     row |= {"trace_id": "a" * 32, "span_id": "b" * 16}
     empty = {"request": row, "phases": [], "tokens": [], "events": [], "steps": None}
+    empty |= {"waits": [], "interference": None, "longest_waits": []}
     assert lines(empty)[0] == "request – · in_flight · – → – tokens · TTFT – · TPOT – · E2E –"
     phase = {"name": "queued", "offset_s": 0.0, "duration_s": 0.0}
     token = {"index": 0, "offset_s": 2.0, "duration_s": 2.0, "step": None}
     drawn = lines(empty | {"phases": [phase], "tokens": [token]})
     assert drawn[-1].split()[-1] == "1"
     lost = [token | {"index": index, "offset_s": None, "duration_s": 1.0 * index} for index in (2, 3, 9)]
-    drawn = lines(empty | {"tokens": [token, *lost], "request": row | {"e2e_s": 4.0}})
+    wait = lost[2] | dict.fromkeys(("phase", "prefill_tokens", "running"))
+    drawn = lines(empty | {"tokens": [token, *lost], "request": row | {"e2e_s": 4.0}, "longest_waits": [wait]})
     assert (drawn[4].index("█"), drawn[4].split()[-1]) == (13 + WIDTH // 2, "4")
-    assert drawn[-1].endswith("before token 9, – after the start")
+    assert drawn[-2:] == ["longest waits between tokens:", "     9.00 s before token 9, – after the start"]
+    found = {
+        "waits": [{"reason": "kv", "time_s": 0.25}, {"reason": "step", "time_s": 0.01}],
+        "interference": {"steps": 2, "time_s": 0.26, "prefill_tokens": 768},
+    }
+    assert lines(empty | found)[-2:] == [
+        "Why it waited: too few KV blocks were free (250 ms), a step was under way (10.0 ms)",
+        "Prefill interference: 2 steps, 260 ms in all, prefilled 768 prompt tokens of other requests while this one "
+        "waited for a token",
+    ]
+    nothing = {"interference": {"steps": 0, "time_s": 0.0, "prefill_tokens": 0}}
+    assert lines(empty | nothing) == lines(empty)
     assert "█" not in lines(empty | {"tokens": lost, "request": row | {"e2e_s": 4.0}})[4]
     slices = [e["name"] for e in perfetto.trace(empty | {"tokens": [token, *lost]})["traceEvents"] if e["ph"] == "X"]
     assert slices == ["token 0"]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
 
-from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, of_tenant, one_line, tpot
+from tokentrail.shared.formatting import (
+    UNDEFINED,
+    clock,
+    count,
+    duration,
+    of_tenant,
+    one_line,
+    prefill_interference,
+    tpot,
+    wait_reasons,
+)
 
 WIDTH: Final = 64
 """Columns of the time axis, where there is room."""
@@ -16,9 +25,6 @@ _LEAST_WIDTH: Final = 16
 _BESIDE: Final = 31
 """Columns beside the axis: the name, the duration and the share."""
 _LEVELS: Final = "·▁▂▃▄▅▆▇█"
-_SLOWEST: Final = 5
-_LONG: Final = 1.5
-"""A wait is long from this many medians on."""
 
 
 def show(console: Console, detail: Mapping[str, Any]) -> None:
@@ -38,7 +44,9 @@ def lines(detail: Mapping[str, Any], width: int = WIDTH) -> list[str]:
         *(_bar(p["name"], p["offset_s"], p["duration_s"], whole, width) for p in detail["phases"]),
         *_tokens(detail["tokens"], whole, width),
         *(_mark(event, whole, width) for event in detail["events"] if event["own"]),
-        *_slowest(detail["tokens"], detail["steps"] or []),
+        *_why(detail),
+        *(["", "longest waits between tokens:"] if detail["longest_waits"] else []),
+        *map(_wait, detail["longest_waits"]),
         *(
             _cut(name, detail)
             for name in ("steps", "events")
@@ -97,28 +105,24 @@ def _mark(event: Mapping[str, Any], whole_s: float, width: int) -> str:
     return f"{event['kind']:<12} {drawn:<{width}} {duration(event['duration_s']):>9} {' '.join(filter(None, details))}"
 
 
-def _slowest(tokens: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The longest waits between tokens that are well above the median, with the step that ended each."""
-    later = [token for token in tokens if token["index"]]
-    if not later:
-        return []
-    usual = _LONG * statistics.median(token["duration_s"] for token in later)
-    long = sorted((t for t in later if t["duration_s"] > usual), key=lambda t: -t["duration_s"])[:_SLOWEST]
-    by_step = {step["step"]: step for step in steps if step["step"] is not None}
-    found = [f"  {_wait(token, by_step.get(token['step']))}" for token in long]
-    return ["", "longest waits between tokens:", *found] if found else []
+def _why(detail: Mapping[str, Any]) -> list[str]:
+    """Why it waited, as far as the engine tells it."""
+    reasons = f"Why it waited: {wait_reasons(detail)}" if detail["waits"] else ""
+    sentences = [sentence for sentence in (reasons, prefill_interference(detail)) if sentence]
+    return ["", *sentences] if sentences else []
 
 
-def _wait(token: Mapping[str, Any], step: Mapping[str, Any] | None) -> str:
-    """One wait, and the engine's work in the step that ended it."""
-    waited, at = duration(token["duration_s"]), duration(token["offset_s"])
-    text = f"{waited:>9} before token {token['index']}, {at} after the start"
-    if step is None:
-        return text
-    text += f", step {token['step']}"
-    if step["prefill_tokens"]:
-        text += f" with {count(step['prefill_tokens'])} prefill tokens"
-    return text if step["running"] is None else f"{text}, {count(step['running'])} running"
+def _wait(wait: Mapping[str, Any]) -> str:
+    """One of the longest waits, and the engine's work in the step that ended it."""
+    waited, at = duration(wait["duration_s"]), duration(wait["offset_s"])
+    text = f"{waited:>11} before token {wait['index']}, {at} after the start"
+    if wait["phase"]:
+        text += f", in {wait['phase']}"
+    if wait["step"] is not None:
+        text += f", step {wait['step']}"
+    if wait["prefill_tokens"]:
+        text += f" with {count(wait['prefill_tokens'])} prefill tokens"
+    return text if wait["running"] is None else f"{text}, {count(wait['running'])} running"
 
 
 def _column(offset_s: float, whole_s: float, width: int) -> int:

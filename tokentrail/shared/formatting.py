@@ -38,6 +38,33 @@ def tpot(request: Mapping[str, Any]) -> str:
     return f"≤ {duration(at_most)}" if known is None and at_most is not None else duration(known)
 
 
+WAITS = {
+    "batch": "the batch was full",
+    "tokens": "the steps had no tokens left to compute",
+    "kv": "too few KV blocks were free",
+    "priority": "a later request had a higher priority",
+    "step": "a step was under way",
+}
+
+
+def wait_reasons(detail: Mapping[str, Any]) -> str:
+    """Why a request of the API waited for its steps, `the batch was full (250 ms)`; undefined when nobody tells it."""
+    reasons = [f"{WAITS[wait['reason']]} ({duration(wait['time_s'])})" for wait in detail["waits"]]
+    return ", ".join(reasons) or UNDEFINED
+
+
+def prefill_interference(detail: Mapping[str, Any]) -> str:
+    """The steps that prefilled other prompts while a request of the API waited for a token, in words; '' for none."""
+    found = detail["interference"]
+    if not found or not found["steps"]:
+        return ""
+    return (
+        f"Prefill interference: {count(found['steps'])} step{'' if found['steps'] == 1 else 's'}, "
+        f"{duration(found['time_s'])} in all, prefilled "
+        f"{count(found['prefill_tokens'])} prompt tokens of other requests while this one waited for a token"
+    )
+
+
 _LONG = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
