@@ -18,6 +18,7 @@ from collector.store.insert import behind_inserts
 TENANT_FILTERS: Final = {
     "requests": "tenant = '{tenant}'",
     "open_requests": "tenant = '{tenant}'",
+    "causes": "tenant = '{tenant}'",
     "spans": "resource['tokentrail.tenant'] = '{tenant}'",
     "held_requests": "tenant = '{tenant}'",
     "held_spans": "tenant = '{tenant}'",

@@ -27,6 +27,8 @@ TIME_COLUMNS: Final = {
     "open_requests": "start",
     "spans": "start",
     "samples": "time",
+    "causes": "end",
+    "step_models": "at",
 }
 """The time by which each table's rows age."""
 HELD_TABLES: Final = ("held_requests", "held_spans")

@@ -1,5 +1,6 @@
 """Rows written straight into the real tables, so that a test can work out by itself how the API must answer."""
 
+import math
 from itertools import count
 
 from clickhouse_connect.driver import options
@@ -8,7 +9,18 @@ SECOND = 1_000_000_000
 NOW = 1_795_255_200 * SECOND
 """2026-11-21T10:00:00Z"""
 
-TABLES = ("requests", "tokens", "phases", "steps", "kv_events", "cold_starts", "open_requests", "samples")
+TABLES = (
+    "requests",
+    "tokens",
+    "phases",
+    "steps",
+    "kv_events",
+    "cold_starts",
+    "open_requests",
+    "samples",
+    "causes",
+    "step_models",
+)
 _ENGINE = {"service": "engine", "instance": "i-1", "process_tenant": "", "variant": "baseline"}
 _serial = count(1)
 options.pd = options.pd_time_test = None  # no insert here has a data frame; pandas takes 1.5 s
@@ -68,6 +80,25 @@ class Rows:
             at = at_end
         self.insert("phases", rows)
 
+    def causes(self, explained):
+        """A row of `causes` for each pair of a request and its other columns, such as `ttft_busy_us` and `level`."""
+        keys = self.keys([request for request, _ in explained])
+        self._insert_each("causes", [_causes(*one, key) for one, key in zip(explained, keys, strict=True)])
+
+    def keys(self, requests):
+        """The `request_key` of these requests."""
+        ids = [(request["trace_id"], request["span_id"]) for request in requests]
+        sql = (
+            "SELECT toUInt32(cityHash64(toFixedString(unhex(id.1), 16), toFixedString(unhex(id.2), 8)))"
+            " FROM (SELECT arrayJoin({ids:Array(Tuple(String, String))}) AS id)"
+        )
+        return [key for (key,) in self.store.query(sql, {"ids": ids}).result_rows]
+
+    def _insert_each(self, table, rows):
+        """Insert rows that do not all have the same columns."""
+        for row in rows:
+            self.insert(table, [row])
+
     def step(self, *, start, **fields):
         counts = ("prefill_tokens", "decode_tokens", "running", "waiting", "preempted",
                   "kv_blocks_used", "kv_blocks_total", "kv_blocks_evicted")  # fmt: skip
@@ -111,6 +142,32 @@ def _ended(request):
     same = ("start", "trace_id", "span_id", "engine", "service", "instance", "process_tenant", "variant", "vantage",
             "model", "tenant", "slo_class")  # fmt: skip
     return {name: request[name] for name in same} | {"seen": request["end"] + 3600 * SECOND, "ended": 1}
+
+
+def _causes(request, fields, key):
+    """What the explainer copies from a request; all its time is unexplained, unless the fields say where it went."""
+    same = ("end", "ingested_at", "engine", "service", "instance", "process_tenant", "variant", "vantage", "operation",
+            "model", "tenant", "slo_class", "status", "error_type", "output_tokens", "weight")  # fmt: skip
+    ttft_us, e2e_us = -(-(request["ttft_ns"] or 0) // 1000), -(-request["e2e_ns"] // 1000)
+    first_token = "known" if request["ttft_ns"] else "none" if request["output_tokens"] == 0 else "unknown"
+    before = {"known": ttft_us, "none": e2e_us, "unknown": 0}[first_token]
+    rest = e2e_us - before
+    told = {part: sum(us for name, us in fields.items() if name.startswith(part)) for part in ("ttft", "rest")}
+    tokens, tpot_ns = request["output_tokens"], request["tpot_ns"] or request["tpot_at_most_ns"]
+    mean_gap_us = -(-rest // (tokens - 1)) if tokens and tokens > 1 else 0
+    unknown_us = 0 if tokens is not None and tokens < 2 else 2**32 - 1
+    tpot_us = unknown_us if tpot_ns is None else -(-math.ceil(tpot_ns) // 1000)
+    row = {name: request[name] for name in same} | {
+        "request_key": key,
+        "first_token": first_token,
+        "ttft_unexplained_us": before - told["ttft"],
+        "rest_unexplained_us": rest - told["rest"],
+        "tpot_more_us": (tpot_us - mean_gap_us) % 2**32,
+        "tpot_is_bound": request["tpot_ns"] is None and request["tpot_at_most_ns"] is not None,
+        "level": "steps",
+        "version": 1,
+    }
+    return row | fields
 
 
 def _request(*, ended=NOW - SECOND, e2e=SECOND, **fields):

@@ -13,7 +13,7 @@ from collector.store.store import Store
 
 PROD = Layout("prod")
 ONE = Layout()
-WHOLE = {"schema_version", "payload_claims", "early_claims", "joined_segments"}
+WHOLE = {"schema_version", "payload_claims", "early_claims", "joined_segments", "explained_segments"}
 """Tables without a trace or a service: not sharded, and whole on every node."""
 
 
@@ -79,7 +79,8 @@ def test_a_stored_table_is_a_replicated_and_a_distributed_one(tables):
 def test_all_spans_of_a_trace_are_on_one_shard(tables):
     keys = {name: match[1] for name, sql in tables.items() if (match := re.search(r"cityHash64\((\w+)\)", sql))}
     assert set(keys) - {"steps", "samples"} >= {"requests", "tokens", "phases", "open_requests", "flat_spans", "spans"}
-    assert {name: key for name, key in keys.items() if key != "trace_id"} == {"steps": "service", "samples": "service"}
+    by_service = {"steps", "samples", "causes", "step_models"}
+    assert {name: key for name, key in keys.items() if key != "trace_id"} == dict.fromkeys(by_service, "service")
 
 
 def test_arguments_of_an_engine_stay_and_a_table_without_traces_is_whole_everywhere(tables):

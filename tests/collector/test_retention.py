@@ -192,13 +192,12 @@ def test_a_tenants_tokens_are_gone_before_its_requests_whatever_the_profile(rows
     assert (count("requests"), count("tokens"), count("phases")) == (0, 0, 0)
 
 
-def test_a_tenants_requests_go_with_their_tokens_and_phases_and_only_they(rows, expire, count):
-    for ended in (NOW - 9 * DAY, NOW - 8 * DAY, NOW - 6 * DAY):
-        served(rows, ended=ended, tenant="acme")
-        served(rows, ended=ended, tenant="other")
+def test_a_tenants_requests_go_with_all_their_rows_and_only_they(rows, expire, count):
+    ends = (NOW - 9 * DAY, NOW - 8 * DAY, NOW - 6 * DAY)
+    rows.causes([(served(rows, ended=at, tenant=tenant), {}) for at in ends for tenant in ("acme", "other")])
     rows.open(start=NOW - 9 * DAY, seen=NOW - 9 * DAY, tenant="acme")
-    assert expire("acme/requests=7d") == {"requests": 2, "tokens": 6, "phases": 4, "open_requests": 3}
-    assert (count("requests"), count("tokens"), count("phases")) == (4, 12, 8)
+    assert expire("acme/requests=7d") == {"requests": 2, "tokens": 6, "phases": 4, "causes": 2, "open_requests": 3}
+    assert (count("requests"), count("tokens"), count("phases"), count("causes")) == (4, 12, 8, 4)
     assert count("requests", "tenant = 'other'") == 3
     assert count("open_requests", "tenant = 'acme'") == 1
     kept = "SELECT trace_id FROM requests"

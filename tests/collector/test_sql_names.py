@@ -107,7 +107,7 @@ def test_every_status_is_accepted():
 def test_every_table_ages_by_a_column_it_has():
     tables = read_schema().tables
     stored = {name for name, sql in tables.items() if "MergeTree" in sql}
-    held = {"held_requests", "held_spans", "joined_segments"}
+    held = {"held_requests", "held_spans", "joined_segments", "explained_segments"}
     assert all(re.search(r"^TTL \w+ \+ INTERVAL [12] DAY$", tables[name], re.MULTILINE) for name in held)
     claims = {"payload_claims", "early_claims"}
     assert stored - {"schema_version"} - held == set(TIME_COLUMNS) | claims, "claims go by their number"

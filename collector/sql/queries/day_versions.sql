@@ -8,5 +8,5 @@ SELECT
     ] AS version
 FROM system.parts AS parts
 WHERE active AND database = currentDatabase() AND table IN
-    ('requests', 'tokens', 'steps', 'phases', 'kv_events', 'cold_starts', 'open_requests', 'samples')
+    ('requests', 'tokens', 'steps', 'phases', 'kv_events', 'cold_starts', 'open_requests', 'samples', 'causes')
 GROUP BY table, partition_id

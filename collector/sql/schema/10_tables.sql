@@ -62,7 +62,8 @@ CREATE TABLE IF NOT EXISTS phases
     request_span_id   FixedString(8)          CODEC(ZSTD),
     start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
     name              LowCardinality(String),
-    duration_ns       UInt64                  CODEC(T64, ZSTD)
+    duration_ns       UInt64                  CODEC(T64, ZSTD),
+    tokens            Nullable(UInt32)        CODEC(T64, ZSTD)      -- computed in a prefill phase; NULL: not reported, or another phase
 )
 ENGINE = MergeTree
 PARTITION BY toDate(minute)

@@ -76,8 +76,9 @@ REFUSED = {
 OPEN = {"/healthz", "/readyz", "/docs", "/openapi.json", "/static-offline-docs/swagger-ui.css"}
 CHANGES = {"/api/v1/backup"}
 """Routes that are posted to, with an admin's key."""
-UNREAD = ("payload_claims", "early_claims", "joined_segments")
-"""Tables of the writers, counters and the joiner: digests of payloads, keys of requests, names of segments."""
+UNREAD = ("payload_claims", "early_claims", "joined_segments", "explained_segments")
+"""Tables of the writers, the counters, the joiner and the explainer: digests of payloads, keys of requests, names
+of segments."""
 HELD = ("held_requests", "held_spans")
 """Spans that wait for the rest of their requests."""
 
@@ -136,6 +137,7 @@ def add_traffic(rows, tenant, trace):
     )
     rows.tokens(request, [500_000, 100_000, 400_000])
     rows.phases(request, [("queued", SECOND // 4), ("decode", SECOND - SECOND // 4)])
+    rows.causes([(request, {"ttft_busy_us": 1})])
     # A second request in the trace that both tenants share.
     shared = f"{0xACE:032x}"
     rows.request(**own, trace_id=shared, span_id=f"{len(tenant):016x}", status="error", error_type=f"{tenant}-error")
@@ -333,6 +335,7 @@ def test_every_table_is_hidden_or_has_no_tenant(module_store):
         "kv_events": "of engine processes",
         "cold_starts": "of engine processes",
         "samples": "of engine processes",
+        "step_models": "of engine processes",
         "schema_version": "the collector's own",
     }
     sql = "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%MergeTree'"
@@ -363,4 +366,6 @@ def test_the_store_hides_other_tenants_from_a_query_that_forgets_the_filter(modu
         table: module_store.query(f"SELECT count() FROM {table}", settings=settings).result_rows[0][0]
         for table in TENANT_FILTERS
     }
-    assert counts == {"requests": 3, "open_requests": 5, "spans": 1, "held_requests": 1, "held_spans": 1}
+    assert counts == {
+        "requests": 3, "open_requests": 5, "spans": 1, "held_requests": 1, "held_spans": 1, "causes": 1,
+    }  # fmt: skip

@@ -68,7 +68,7 @@ def test_a_disk_in_a_statement_is_named_and_not_asked(archive, tmp_path, endpoin
         (", `a` String DEFAULT file('/etc/passwd')", SETTINGS, "a, file"),
         ("DEFAULT url('http://127.0.0.1:1/', 'CSV', 'a String')", SETTINGS, "url"),
         (" MATERIALIZED dictGet('d', 'a', 1)", SETTINGS, "dictGet"),
-        (" ALIAS sleepEachRow(3)", SETTINGS, "ALIAS, sleepEachRow"),
+        (" ALIAS sleepEachRow(3)", SETTINGS, "sleepEachRow"),
         ("", f"{SETTINGS}, storage_policy = 's3'", "storage_policy"),
         ("", f"{SETTINGS}, DISK = 's3'", "DISK"),
         ("", " TTL end TO VOLUME 'x'", "TO, VOLUME"),

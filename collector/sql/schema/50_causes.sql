@@ -1,0 +1,121 @@
+-- Where the time of each request that ended went: one row, which the explainer (collector/store/explainer.py) makes soon after the end. What
+-- answers filter and judge by is here again, so that they read no other table. `end` and `request_key` name the request in `requests`. A
+-- row replaces one of a lower version: read with FINAL.
+
+CREATE TABLE IF NOT EXISTS causes
+(
+    end               DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
+    request_key       UInt32                  CODEC(NONE),          -- toUInt32(cityHash64()) of the request's two ids, in the order of `requests`
+    ingested_at       DateTime64(3, 'UTC')    CODEC(Delta, ZSTD),
+    engine            LowCardinality(String)  CODEC(ZSTD),
+    service           LowCardinality(String)  CODEC(ZSTD),
+    instance          LowCardinality(String)  CODEC(ZSTD),
+    process_tenant    LowCardinality(String)  CODEC(ZSTD),
+    variant           LowCardinality(String)  CODEC(ZSTD),
+    vantage           LowCardinality(String)  CODEC(ZSTD),
+    operation         LowCardinality(String)  CODEC(ZSTD),
+    model             LowCardinality(String)  CODEC(ZSTD),
+    tenant            LowCardinality(String)  CODEC(ZSTD),
+    slo_class         LowCardinality(String)  CODEC(ZSTD),
+    status            LowCardinality(String)  CODEC(ZSTD),
+    error_type        LowCardinality(String)  CODEC(ZSTD),
+    output_tokens     Nullable(UInt32)        CODEC(T64, ZSTD),
+    weight            Float64                 DEFAULT 1 CODEC(ZSTD),
+    first_token       Enum8('none' = 0, 'known' = 1, 'unknown' = 2) CODEC(ZSTD), -- 'none': the request ended without one
+    tpot_more_us      UInt32                  CODEC(T64, ZSTD),     -- tpot_us - $mean_gap_us, modulo 2^32: 0 when the last token was the end
+    tpot_is_bound     Bool                    CODEC(ZSTD),          -- it is not known, and at most this
+
+    -- Whole microseconds of each cause (collector/causes/causes.yaml) before the first token, or before the end of a request without one.
+    -- They add up to ttft_us. All that a single column cannot hold (71 minutes) is unexplained.
+    ttft_cold_start_us    UInt32 CODEC(T64, ZSTD),
+    ttft_wait_batch_us    UInt32 CODEC(T64, ZSTD),
+    ttft_wait_kv_us       UInt32 CODEC(T64, ZSTD),
+    ttft_wait_tokens_us   UInt32 CODEC(T64, ZSTD),
+    ttft_wait_priority_us UInt32 CODEC(T64, ZSTD),
+    ttft_busy_us          UInt32 CODEC(T64, ZSTD),
+    ttft_own_prompt_us    UInt32 CODEC(T64, ZSTD),
+    ttft_others_prompts_us UInt32 CODEC(T64, ZSTD),
+    ttft_batch_us         UInt32 CODEC(T64, ZSTD),
+    ttft_alone_us         UInt32 CODEC(T64, ZSTD),
+    ttft_preempted_us     UInt32 CODEC(T64, ZSTD),
+    ttft_recompute_us     UInt32 CODEC(T64, ZSTD),
+    ttft_kv_transfer_us   UInt32 CODEC(T64, ZSTD),
+    ttft_drift_us         UInt32 CODEC(T64, ZSTD),
+    ttft_stall_us         UInt32 CODEC(T64, ZSTD),
+    ttft_gap_us           UInt32 CODEC(T64, ZSTD),
+    ttft_unexplained_us   UInt32 CODEC(T64, ZSTD),
+    -- After the first token. All of them add up to e2e_us.
+    rest_cold_start_us    UInt32 CODEC(T64, ZSTD),
+    rest_wait_batch_us    UInt32 CODEC(T64, ZSTD),
+    rest_wait_kv_us       UInt32 CODEC(T64, ZSTD),
+    rest_wait_tokens_us   UInt32 CODEC(T64, ZSTD),
+    rest_wait_priority_us UInt32 CODEC(T64, ZSTD),
+    rest_busy_us          UInt32 CODEC(T64, ZSTD),
+    rest_own_prompt_us    UInt32 CODEC(T64, ZSTD),
+    rest_others_prompts_us UInt32 CODEC(T64, ZSTD),
+    rest_batch_us         UInt32 CODEC(T64, ZSTD),
+    rest_alone_us         UInt32 CODEC(T64, ZSTD),
+    rest_preempted_us     UInt32 CODEC(T64, ZSTD),
+    rest_recompute_us     UInt32 CODEC(T64, ZSTD),
+    rest_kv_transfer_us   UInt32 CODEC(T64, ZSTD),
+    rest_drift_us         UInt32 CODEC(T64, ZSTD),
+    rest_stall_us         UInt32 CODEC(T64, ZSTD),
+    rest_gap_us           UInt32 CODEC(T64, ZSTD),
+    rest_unexplained_us   UInt32 CODEC(T64, ZSTD),
+
+    inflicted_us      UInt32                  CODEC(T64, ZSTD),     -- how long its prompt made others wait, summed over them; 1 % exact
+    error_permille    UInt16                  CODEC(T64, ZSTD),     -- one standard deviation of its parts by the model's, of E2E; 65535 is that or more
+    level             Enum8('none' = 0, 'phases' = 1, 'estimated' = 2, 'steps' = 3) CODEC(ZSTD), -- how far it is explained
+    model_at          DateTime('UTC')         CODEC(Delta, ZSTD),   -- `at` of the process's model in step_models that judged its steps; 1970: none
+    version           UInt32                  CODEC(Delta, ZSTD),
+
+    -- The latencies as `requests` has them: whole microseconds, rounded up, with the same two values that are no time.
+    ttft_us           UInt32 ALIAS multiIf(first_token = 'none', 0, first_token = 'unknown', 4294967295, toUInt32(least($sum_of_ttft, 4294967294))),
+    tpot_us           UInt32 ALIAS toUInt32($mean_gap_us + tpot_more_us),
+    error_us          UInt32 ALIAS toUInt32(least(intDiv(toUInt64(e2e_us) * error_permille + 500, 1000), 4294967295)),
+    e2e_us            UInt32 ALIAS toUInt32(least($sum_of_ttft + $sum_of_rest, 4294967294)),
+    ttft_ns           Nullable(UInt64) ALIAS if(first_token = 'known', toUInt64(ttft_us) * 1000, NULL),
+    e2e_ns            UInt64 ALIAS toUInt64(e2e_us) * 1000,
+    tpot_ns           Nullable(UInt64) ALIAS if(tpot_us IN (0, 4294967295) OR tpot_is_bound, NULL, toUInt64(tpot_us) * 1000),
+    tpot_at_most_ns   Nullable(UInt64) ALIAS if(tpot_is_bound, toUInt64(tpot_us) * 1000, NULL)
+)
+ENGINE = ReplacingMergeTree(version)
+PARTITION BY toDate(end)
+ORDER BY (end, request_key)
+SETTINGS $durable,
+         index_granularity = 8192, lightweight_mutation_projection_mode = 'rebuild';
+
+-- How long the steps of an engine process take, as a law of their work (collector/causes): one row a process and ten minutes of its steps.
+CREATE TABLE IF NOT EXISTS step_models
+(
+    at                DateTime('UTC')         CODEC(Delta, ZSTD),   -- the begin of the ten minutes
+    service           LowCardinality(String),
+    instance          LowCardinality(String),
+    process_tenant    LowCardinality(String),
+    variant           LowCardinality(String),
+    steps             UInt64                  CODEC(T64, ZSTD),     -- that it was fitted to, those of earlier rows by their weights
+    r2                Float64                 CODEC(ZSTD),
+    sigma             Float64                 CODEC(ZSTD),          -- of a step's relative error
+    coefficients      Array(Float64)          CODEC(ZSTD),          -- ns
+    xtx               Array(Float64)          CODEC(ZSTD),          -- weighted sums of products, from which the next row goes on
+    xty               Array(Float64)          CODEC(ZSTD),
+    cells             Map(UInt16, Float32)    CODEC(ZSTD),          -- calibration by amount of work
+    version           UInt32                  CODEC(ZSTD)
+)
+ENGINE = ReplacingMergeTree(version)
+PARTITION BY toDate(at)
+ORDER BY (service, instance, process_tenant, variant, at)
+SETTINGS $durable;
+
+-- The segments whose requests are explained.
+CREATE TABLE IF NOT EXISTS explained_segments
+(
+    segment           String                  CODEC(ZSTD),
+    refused           String                  CODEC(ZSTD),          -- why the store or the algorithm did not take them; empty: it did
+    explained_at      DateTime('UTC') DEFAULT now() CODEC(Delta, ZSTD)
+)
+ENGINE = MergeTree
+PARTITION BY toDate(explained_at)
+ORDER BY explained_at
+TTL explained_at + INTERVAL 2 DAY
+SETTINGS $durable, ttl_only_drop_parts = 1;
