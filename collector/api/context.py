@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from collector.api.session import CURRENT
+from collector.measure.engines import ClocksApart
 from collector.measure.reader import Reader, Source
 
 if TYPE_CHECKING:
@@ -23,3 +24,7 @@ class Context:
     def reader(self) -> Reader:
         """A reader for the answer to the current session's caller; raises LookupError outside of one."""
         return Reader(self.source, CURRENT.get().caller.tenant)
+
+    def clocks_apart(self, now_ns: int) -> ClocksApart:
+        """How far the clocks of services are from the collector's, at this time."""
+        return self.clocks.ahead_s(now_ns), self.clocks.behind_s(now_ns)

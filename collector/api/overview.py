@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Final, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from collector.api import engines, incidents, slos, summary, timeseries
+from collector.api import timeseries
 from collector.api.context import Context
-from collector.api.engines import ColdStarts, Engines, Kv
-from collector.api.incidents import Incidents
 from collector.api.parameters import Duration, Name, WindowQuery
 from collector.api.session import CURRENT
-from collector.api.slos import Slos
-from collector.api.summary import Summary
 from collector.api.timeseries import Metric, Timeseries, TimeseriesQuery
-from collector.measure.times import DAY_NS, SECOND_NS, Moment
+from collector.measure.cold_starts import ColdStarts, cold_starts
+from collector.measure.engines import Engines, engines
+from collector.measure.incidents import Incidents, incidents
+from collector.measure.kv import Kv, kv
+from collector.measure.slos import Slos, slos
+from collector.measure.summary import Summary, summary
+from collector.measure.times import DAY_NS, SECOND_NS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,27 +63,25 @@ def router(ctx: Context) -> APIRouter:
         """The summary, SLOs, incidents, charts and engine processes of one moment."""
         reader = ctx.reader()
         reader.answer_in_parts(query.end)
-        given = {name: getattr(query, name) for name in WindowQuery.model_fields}
-        window = WindowQuery.model_validate(given)
-        known_for = WindowQuery.model_validate({"start": _long_before(query.end), "end": query.end})
-        of_window = _part(summary.answer, reader, window)
-        step = query.step or step_s(of_window.window.seconds) * SECOND_NS
+        window = query.window(reader)
+        unfiltered = replace(window, filter=reader.tenant_filter)
+        known_for = replace(unfiltered, start_ns=max(0, window.end_ns - _KNOWN_FOR_NS))
+        step = query.step or step_s(window.seconds) * SECOND_NS
+        given = {name: getattr(query, name) for name in (*WindowQuery.model_fields, "slo")}
         everyone = not reader.tenant
         return Overview(
-            summary=of_window,
-            slos=_part(slos.answer, reader, WindowQuery.model_validate({"start": query.start, "end": query.end})),
-            incidents=_part(incidents.answer, reader, window),
+            summary=_part(summary, reader, window, query.vantage),
+            slos=_part(slos, reader, unfiltered),
+            incidents=_part(incidents, reader, window),
             timeseries={
                 metric: _part(
-                    timeseries.answer,
-                    reader,
-                    TimeseriesQuery.model_validate({**given, "metric": metric, "step": step, "slo": query.slo}),
+                    timeseries.answer, reader, TimeseriesQuery.model_validate({**given, "metric": metric, "step": step})
                 )
                 for metric in (*_OF_REQUESTS, *(_OF_PROCESSES if everyone else ()))
             },
-            kv=_part(engines.answer_kv, reader, window) if everyone else None,
-            cold_starts=_part(engines.answer_cold_starts, reader, window) if everyone else None,
-            engines=_part(engines.answer_engines, reader, known_for, ctx.clocks) if everyone else None,
+            kv=_part(kv, reader, window) if everyone else None,
+            cold_starts=_part(cold_starts, reader, window) if everyone else None,
+            engines=_part(engines, reader, known_for, ctx.clocks_apart(reader.now_ns)) if everyone else None,
         )
 
     return routes
@@ -90,12 +91,6 @@ def _part(answer: Callable[P, T], *asked: P.args, **named: P.kwargs) -> T:
     """One part of the answer. It may take as long as it may alone."""
     CURRENT.get().start()
     return answer(*asked, **named)
-
-
-def _long_before(end: Moment) -> Moment:
-    """The start of the days of which engines are listed."""
-    start_ns = end.ns - _KNOWN_FOR_NS
-    return Moment(start_ns if end.relative else max(0, start_ns), relative=end.relative)
 
 
 def step_s(seconds: float) -> int:

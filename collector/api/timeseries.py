@@ -10,12 +10,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from collector.api import samples
 from collector.api.context import Context
 from collector.api.parameters import Duration, Name, WindowQuery, find_slo
 from collector.api.problems import bad_parameter
 from collector.api.session import need_all_tenants
-from collector.measure import itl
+from collector.measure import itl, samples
 from collector.measure.answers import WindowOut
 from collector.measure.evaluation import open_requests, process_filter
 from collector.measure.hops import listed_once

@@ -11,9 +11,9 @@ from collector.exposition.filled import FilledTables
 from collector.exposition.series import LONGEST, SECOND_NS, Series, is_other, printable
 from collector.exposition.store_counters import StoreCounters
 from collector.measure.in_flight import InFlight, judge_in_flight, last_steps, processes_of, read_announced
+from collector.measure.sampled import processes
 from collector.process import Process, by_turns
 from collector.query.queries import Queries
-from collector.samples.present import processes
 from collector.slo.durations import format_duration
 from collector.sql.fragment import TRUE
 from collector.store.usage import Usage

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from collector.measure.answers import ThresholdsOut
+from collector.measure.answers import ThresholdsOut, WindowOut
 from collector.measure.evaluation import (
     Burn,
     burns,
@@ -87,6 +87,32 @@ class SloOut(Evaluation):
     groups: list[Group]
     """The tenants with the most requests, as many as the SLO's `most_groups`."""
     groups_total: int
+
+
+class OneSlo(SloOut):
+    """`/slos/{name}`."""
+
+    window: WindowOut
+
+
+class Slos(BaseModel):
+    """`/slos`. The numbers are of each SLO's own window, which ends where `window` does."""
+
+    window: WindowOut
+    slos: list[SloOut]
+
+
+def slos(reader: Reader, asked: Window) -> Slos:
+    """Every SLO that the caller may see, over its own window."""
+    told = WindowOut.of(asked, reader.complete_ns)
+    return Slos(window=told, slos=evaluate(reader, reader.slos, asked))
+
+
+def one_slo(reader: Reader, slo: Slo, asked: Window) -> OneSlo:
+    """One SLO, over its own window."""
+    told = WindowOut.of(asked, reader.complete_ns)
+    (found,) = evaluate(reader, [slo], asked)
+    return OneSlo(window=told, **vars(found))
 
 
 def evaluate(reader: Reader, slos: Sequence[Slo], asked: Window) -> list[SloOut]:

@@ -9,9 +9,9 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from alerts.generate import PER_SLO
-from collector.api.incidents import FINDERS
 from collector.exposition import metrics
 from collector.measure.incident import Incident
+from collector.measure.incidents import FINDERS
 from collector.slo.burn import load_windows
 from collector.slo.conditions import CAUSES, Condition, load_conditions
 from collector.slo.durations import format_duration

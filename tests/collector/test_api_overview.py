@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collector.api import incidents, slos, summary
+from collector.api import overview
 from collector.api.overview import step_s
 from collector.measure.reader import Remembering
 from collector.query.queries import Queries
@@ -99,8 +99,8 @@ def test_each_part_may_take_as_long_as_it_may_alone(api, busy, monkeypatch):
 
         return answered
 
-    for part in (summary, slos, incidents):
-        monkeypatch.setattr(part, "answer", slowly(part.answer))
+    for part in ("summary", "slos", "incidents"):
+        monkeypatch.setattr(overview, part, slowly(getattr(overview, part)))
     monkeypatch.setattr("collector.api.session.time", SimpleNamespace(monotonic=lambda: began() + late_s[0]))
     assert api("overview")["summary"]["requests"]["total"] == 25
 

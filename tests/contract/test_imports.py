@@ -55,6 +55,7 @@ ALLOWED = {
         "collector.measure",
         "collector.process",
         "collector.query",
+        "collector.samples.names",
         "collector.slo",
         "collector.sql",
         "tokentrail.semconv",
@@ -136,6 +137,18 @@ def test_numbers_know_no_web_framework():
     code += "print([m for m in ('fastapi', 'starlette', 'collector.access', 'collector.api') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert out.strip() == "[]"
+
+
+def test_no_endpoint_asks_another():
+    """Both read the numbers of collector/measure; `app.py` alone knows all endpoints."""
+    files = {path.stem: path for path in (ROOT / "collector/api").glob("*.py") if path.stem != "app"}
+    endpoints = {name for name, path in files.items() if "\ndef router(" in path.read_text()}
+    assert len(endpoints) > 10
+    asked = {
+        name: {other for other in endpoints - {name} if f"collector.api.{other}" in imports(path)}
+        for name, path in files.items()
+    }
+    assert {name: others for name, others in asked.items() if others} == {"overview": {"timeseries"}}
 
 
 def test_the_rule_would_catch_a_wrong_import(tmp_path):

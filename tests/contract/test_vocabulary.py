@@ -7,10 +7,10 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from collector.api.engines import ColdStartOut
 from collector.api.parameters import WindowQuery
 from collector.api.requests import RequestsQuery
 from collector.exposition import metrics
+from collector.measure.cold_starts import ColdStartOut
 from collector.measure.request_rows import RequestRow
 from collector.slo.conditions import CAUSES
 from collector.slo.counts import Counts

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from collector.api.samples import between
+from collector.measure.sampled_latencies import between
 from tests.collector.rows import NOW, SECOND
 from tests.collector.samples.scrapes import Scrapes, replay
 from tests.support.recordings import DATA

@@ -1,0 +1,70 @@
+"""The requests of a window, judged by thresholds that the caller gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import BaseModel
+
+from collector.measure.answers import Goodput, ThresholdsOut, WindowOut
+from collector.measure.evaluation import Counted, count
+from collector.measure.reader import Reader
+from collector.measure.surface import Surface, surface
+from collector.measure.window import Window
+from collector.slo.counts import Counts, Number
+from collector.slo.estimate import Errors
+from collector.slo.model import Promise, Thresholds
+
+
+class Violations(BaseModel):
+    """Requests by the threshold that they missed; one request may be in several."""
+
+    ttft: Number
+    tpot: Number
+    e2e: Number
+    failed: Number
+
+
+class GoodputAnswer(BaseModel):
+    """`/goodput`."""
+
+    window: WindowOut
+    thresholds: ThresholdsOut
+    requests: Counts
+    goodput: Goodput
+    attainment: float | None
+    estimated: bool
+    errors: Errors | None
+    violations: Violations
+    surface: Surface | None = None
+
+
+def goodput(
+    reader: Reader, window: Window, vantage: Sequence[str], thresholds: Thresholds, *, with_surface: bool
+) -> GoodputAnswer:
+    """Goodput and attainment of a window by these thresholds. `vantage`: those that are asked for."""
+    counted = count(reader, window, vantage, [Promise.to_all(thresholds)])
+    requests = counted.requests
+    answer = GoodputAnswer(
+        window=WindowOut.of(window, counted.complete_ns),
+        thresholds=ThresholdsOut.of(thresholds),
+        requests=requests,
+        goodput=Goodput.of(counted.covered),
+        attainment=requests.attainment,
+        estimated=counted.errors is not None,
+        errors=counted.errors,
+        violations=_violations(counted, thresholds),
+    )
+    if with_surface:
+        answer.surface = surface(reader, thresholds, counted)
+    return answer
+
+
+def _violations(counted: Counted, thresholds: Thresholds) -> Violations:
+    late = {
+        name: counted.sums[f"missed_{name}"] + np.count_nonzero(past & ~counted.in_flight.is_lost)
+        for name, past in counted.in_flight.missed(thresholds).items()
+    }
+    failed = counted.requests.failed + counted.requests.lost
+    return Violations(**{**dict.fromkeys(Thresholds.model_fields, 0), **late}, failed=failed)

@@ -1,0 +1,82 @@
+"""The conditions that the Prometheus rules alert on, found in the store with the same thresholds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from pydantic import BaseModel
+
+from collector.measure.answers import WindowOut
+from collector.measure.incident import Incident
+from collector.measure.process_incidents import cold_starts, evictions, processes_in_trouble
+from collector.measure.reader import Reader
+from collector.measure.slo_burns import slo_burns
+from collector.measure.window import Window
+from collector.process import by_turns
+from collector.slo.conditions import Cause
+
+_OF_PROCESSES: Final = frozenset({"kv_eviction", "cold_start"})
+"""Causes that are found in rows of engine processes, which have no tenant."""
+MOST_OF_A_KIND = 500
+"""One answer holds at most so many incidents of a cause: those that fire, then the newest."""
+
+
+class Incidents(BaseModel):
+    """`/incidents`. `firing_outside` counts the incidents that fire and that the filters leave out.
+
+    `left_out` counts those that are not listed, by cause: 500 of each are.
+    """
+
+    window: WindowOut
+    incidents: list[Incident]
+    firing_outside: int
+    left_out: dict[Cause, int]
+
+
+FINDERS: Final[Mapping[Cause, Callable[[Reader, Window], Iterator[Incident]]]] = {
+    "slo_burn": slo_burns,
+    "engine_lost": processes_in_trouble,
+    "engine_hung": processes_in_trouble,
+    "kv_eviction": evictions,
+    "cold_start": cold_starts,
+}
+"""The function that finds each cause; one function may find several."""
+
+
+def incidents(reader: Reader, window: Window) -> Incidents:
+    """Incidents of the window: first those that fire at its end, then the others, each newest first."""
+    told = WindowOut.of(window, reader.complete_ns)
+    found = _found(reader, window)
+    unfiltered = replace(window, filter=reader.tenant_filter)
+    everything = found if window == unfiltered else _found(reader, unfiltered)
+    inside = _firing(found)
+    of_all_tenants = {(*key[:-1], None) for key in inside}  # the burn of a tenant is one of the SLO, too
+    newest_first = sorted(found, key=lambda i: i.start, reverse=True)
+    listed, left_out = _most_of_each_cause(sorted(newest_first, key=lambda i: not i.firing))
+    outside = _firing(everything) - inside - of_all_tenants
+    return Incidents(window=told, incidents=listed, firing_outside=len(outside), left_out=left_out)
+
+
+def _found(reader: Reader, window: Window) -> list[Incident]:
+    finders = dict.fromkeys(find for cause, find in FINDERS.items() if not reader.tenant or cause not in _OF_PROCESSES)
+    return [incident for find in finders for incident in find(reader, window)]
+
+
+def _most_of_each_cause(incidents: list[Incident]) -> tuple[list[Incident], dict[Cause, int]]:
+    """`MOST_OF_A_KIND` of each cause, in their order, and how many more of it there are. Tenants take turns."""
+    seen: Counter[Cause] = Counter()
+    left_out = set()
+    in_turn = by_turns(incidents, lambda incident: incident.process_tenant or incident.tenant or "")
+    for one in sorted(in_turn, key=lambda incident: not incident.firing):
+        seen[one.cause] += 1
+        if seen[one.cause] > MOST_OF_A_KIND:
+            left_out.add(id(one))
+    listed = [one for one in incidents if id(one) not in left_out]
+    return listed, {cause: n - MOST_OF_A_KIND for cause, n in seen.items() if n > MOST_OF_A_KIND}
+
+
+def _firing(incidents: list[Incident]) -> set[tuple[str | None, ...]]:
+    return {(i.cause, i.slo, i.instance, i.process_tenant, i.tenant) for i in incidents if i.firing}
