@@ -5,7 +5,8 @@ holds the same requests as OpenTelemetry's ClickHouse exporter stores spans, one
 asked the same questions by plain `countIf` and `quantileExactInclusive`. Both are chDB in this process. A number is the
 CPU time of the process for one answer, all threads, with merges in between: of the first answer to a question
 (`_first_cpu_ms`), and the median of later ones, for which the collector remembers past days and hours (`_cpu_ms`).
-A request with a token is inserted before each answer, a second later, as in live traffic.
+A request with a token is inserted before each answer, a second later, as in live traffic. Some questions are asked
+with forty SLOs too.
 
 ITL of an hour is asked in a store of its own: a hundred thousand requests that ended in the last hour, with a hundred
 tokens each. Its peer reads exact percentiles of the durations of all tokens of that hour.
@@ -39,7 +40,7 @@ from collector.measure.window import Window
 from collector.query.past_days import partition
 from collector.query.queries import Queries
 from collector.service import build_api
-from collector.slo.model import load_slos
+from collector.slo.model import Slo, load_slos
 from collector.sql.fragment import TRUE
 from collector.status import IngestStatus
 from collector.store import Store
@@ -112,6 +113,12 @@ QUESTIONS = {
     "incidents_15m": Question("incidents", {}),
     "overview_15m": Question("overview", {}),
 }  # fmt: skip
+OF_MANY_SLOS = {
+    "overview_15m": Question("overview", {}),
+    "bad_of_30d": Question("requests", LONG | {"verdict": "bad"}),
+    "goodput_over_30d": Question("timeseries", LONG | {"metric": "goodput", "step": "6h"}),
+}
+"""Asked with two SLOs for each tenant, all of which burn: for its chat, and for all of its requests."""
 
 
 def main(
@@ -269,33 +276,56 @@ def measure(store: Store, now_ns: int, rounds: int) -> dict[str, float]:
     """The numbers of a store that is filled."""
     numbers: dict[str, float] = {}
     moment_ns = now_ns
-    app, _ = build_api(store, load_slos(SLOS), IngestStatus(), lost_after_s=30.0, clock=lambda: moment_ns)
-    with TestClient(app) as client:
 
-        def ask(path: str, params: dict[str, Any]) -> None:
-            client.get(path, params=params).raise_for_status()
+    # Time goes on, so no answer has the bounds of the one before, whose rows ClickHouse would remember.
+    def arrive() -> None:
+        nonlocal moment_ns
+        moment_ns += SECOND_NS
+        for statement in statements(without_comments(ARRIVAL.read_text())):
+            store.client().command(statement, parameters={"now_ns": moment_ns})
 
-        # Time goes on, so no answer has the bounds of the one before, whose rows ClickHouse would remember.
-        def arrive() -> None:
-            nonlocal moment_ns
-            moment_ns += SECOND_NS
-            for statement in statements(without_comments(ARRIVAL.read_text())):
-                store.client().command(statement, parameters={"now_ns": moment_ns})
+    def client_of(slos: Sequence[Slo]) -> TestClient:
+        app, _ = build_api(store, slos, IngestStatus(), lost_after_s=30.0, clock=lambda: moment_ns)
+        return TestClient(app)
 
-        for name, question in QUESTIONS.items():
+    def ask_all(client: TestClient, questions: Mapping[str, Question], suffix: str = "") -> None:
+        for name, question in questions.items():
             _merge_arrivals(store, moment_ns)
-            path = f"/api/v1/{question.path}"
-            first, median = cpu_ms(lambda p=path, q=question: ask(p, q.params), rounds, arrive)  # type: ignore[misc]
-            numbers |= {f"{name}_first_cpu_ms": first, f"{name}_cpu_ms": median}
+            first, median = cpu_ms(lambda q=question: _ask(client, q), rounds, arrive)  # type: ignore[misc]
+            numbers.update({f"{name}{suffix}_first_cpu_ms": first, f"{name}{suffix}_cpu_ms": median})
+
+    with client_of(load_slos(SLOS)) as client:
+        ask_all(client, QUESTIONS)
         # Each time another one: ClickHouse remembers where it found the last.
-        traces = iter([_newest_trace(client, day) for day in range(1, rounds + 2)])
-        numbers["one_request_cpu_ms"] = cpu_ms(lambda: ask(f"/api/v1/requests/{next(traces)}", {}), rounds)[1]
-        numbers["scrape_cpu_ms"] = cpu_ms(lambda: ask("/metrics", {}), rounds)[1]
+        traces = iter([Question(f"requests/{_newest_trace(client, day)}", {}) for day in range(1, rounds + 2)])
+        numbers["one_request_cpu_ms"] = cpu_ms(lambda: _ask(client, next(traces)), rounds)[1]
+        numbers["scrape_cpu_ms"] = cpu_ms(lambda: client.get("/metrics").raise_for_status(), rounds)[1]
+    with client_of(many_slos()) as client:
+        ask_all(client, OF_MANY_SLOS, "_40_slos")
     start = {"start_ns": now_ns - DAYS * DAY_NS}
     for name, question in QUESTIONS.items():
         if question.peer:
             numbers[f"{name}_peer_cpu_ms"] = cpu_ms(lambda q=question: store.query(q.peer, start), 0)[0]  # type: ignore[misc]
     return numbers
+
+
+def _ask(client: TestClient, question: Question) -> None:
+    client.get(f"/api/v1/{question.path}", params=question.params).raise_for_status()
+
+
+def many_slos() -> list[Slo]:
+    """Two SLOs for each of the twenty tenants, with different thresholds."""
+    slos = []
+    for i in range(20):
+        common = {"select": {"tenant": [f"tenant-{i}"]}, "window": "30d", "objective": "0.95"}
+        chat = {"tenant": [f"tenant-{i}"], "slo_class": ["chat"]}
+        fast = {"ttft": f"{(300, 500, 800, 1000)[i % 4]}ms", "tpot": f"{(40, 60, 100)[i % 3]}ms"}
+        slow = {"e2e": f"{(500, 1000, 2000)[i % 3]}ms"}
+        slos += [
+            Slo.model_validate({**common, "name": f"chat-{i}", "select": chat, "thresholds": fast}),
+            Slo.model_validate({**common, "name": f"all-{i}", "window": "7d", "thresholds": slow}),
+        ]
+    return slos
 
 
 def _merge_arrivals(store: Store, now_ns: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -16,16 +15,14 @@ from collector.api.problems import bad_parameter
 from collector.api.session import need_all_tenants
 from collector.measure import itl, samples
 from collector.measure.answers import WindowOut
-from collector.measure.evaluation import open_requests, process_filter
+from collector.measure.evaluation import process_filter
 from collector.measure.hops import listed_once
+from collector.measure.over_time import ended_by_bucket, judged_by_bucket
 from collector.measure.reader import Reader
-from collector.measure.summing import UNJUDGED, number_of
-from collector.measure.sums import Slice, Summand, sums
 from collector.measure.times import SECOND_NS, rfc3339
 from collector.measure.window import Window
-from collector.query.template import part
-from collector.slo.counts import Number, good_is_known, judged
-from collector.slo.judge import CANCELLED, FAILED, selects, verdict
+from collector.slo.counts import Number
+from collector.slo.judge import selects
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
 
@@ -158,16 +155,13 @@ def _points(
     if metric in ("kv_usage", "running", "waiting"):
         steps = _ask(reader, "timeseries_steps", window, step, processes)
         rows = samples.together(steps, samples.gauges(reader, window, step, {row["bucket_ns"] for row in steps}))
-        known = [row for row in rows if row[metric] is not None]
-        return [ValuePoint(**buckets.of(row["bucket_ns"]), value=row[metric]) for row in known], False
-    rows, sampled = _by_bucket(reader, buckets.covered, step, slos)
+        return _known(rows, metric, buckets), False
     if metric in ("goodput", "attainment"):
-        rows = _with_open(rows, _not_ended(reader, window, buckets, slos))
-    if metric == "goodput":
-        rows = [row for row in rows if _knows_good(row)]
-    if metric == "attainment":
-        return _attainment(rows, buckets), sampled
-    return _per_second(rows, metric, buckets), sampled
+        counts, sampled = judged_by_bucket(reader, window, buckets.covered, step, slos)
+    else:
+        counts, sampled = ended_by_bucket(reader, buckets.covered, step, slos)
+    rows = [{"bucket_ns": bucket_ns, **row} for bucket_ns, row in counts.items()]
+    return (_known if metric == "attainment" else _per_second)(rows, metric, buckets), sampled
 
 
 def _latency_of_requests(
@@ -199,44 +193,6 @@ def _latency(name: str, *, weighted: bool) -> str:
         weight = "toUInt64(round(weight * 1000))"
         n, quantiles = f"sumIf(weight, {known})", f"quantilesExactWeightedIf{_QUANTILES}({value}, {weight}, {known})"
     return f"({n}, {quantiles}, maxIf({value}, {known}), countIf(is_sampled AND {known}))"
-
-
-def _by_bucket(reader: Reader, window: Window, step: int, slos: Sequence[Slo]) -> tuple[list[dict[str, Any]], bool]:
-    """Sums over requests by the bucket in which they ended, the oldest first; and whether they are estimates."""
-    judged = verdict(slos)
-    bucket = part("bucket", {})
-    ended = part("ended_in_window", {})
-    found = sums(
-        reader.queries,
-        window.filter,
-        [Slice(Fragment(ended.sql, window.bounds), Fragment(bucket.sql, {"step_ns": step}))],
-        {
-            "requests": Summand(),
-            "failed": Summand(FAILED),
-            "cancelled": Summand(CANCELLED),
-            "output_tokens": Summand(value="output_tokens"),
-            "goodput": Summand(judged.good),
-            **{name: Summand(getattr(judged, name)) for name in UNJUDGED},
-        },
-    )
-    return [{"bucket_ns": bucket_ns, **row} for bucket_ns, row in sorted(found.by_band.items())], found.sampled
-
-
-def _not_ended(reader: Reader, window: Window, buckets: _Buckets, slos: Sequence[Slo]) -> list[dict[str, Any]]:
-    """A lost request is in the bucket in which it was given up, a request in flight that is bad in the last bucket.
-
-    Behind the part of the window that is complete there is no bucket: the requests that ended are not known there.
-    """
-    step, end_ns = buckets.step, buckets.covered.end_ns
-    if end_ns <= window.start_ns:
-        return []
-    in_flight = open_requests(reader, window)
-    lost = in_flight.is_lost & in_flight.selected_by_any(slos)
-    given_up = Counter((in_flight.lost_at_ns[lost] // step * step).tolist())
-    rows: list[dict[str, Any]] = [{"bucket_ns": at_ns, "lost": n} for at_ns, n in given_up.items() if at_ns < end_ns]
-    bad = number_of(in_flight.bad_for_any(slos))
-    last_ns = (end_ns - 1) // step * step
-    return [*rows, {"bucket_ns": last_ns, "in_flight_violations": bad}] if bad else rows
 
 
 def _ask(
@@ -273,30 +229,7 @@ def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, buckets: _Bucket
     return points
 
 
-def _with_open(ended: Sequence[dict[str, Any]], not_ended: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The buckets of requests that ended, with the judged ones that did not; also buckets that have only these."""
-    nothing = dict.fromkeys(("requests", "goodput", *UNJUDGED), 0)
-    buckets = {row["bucket_ns"]: row for row in ended}
-    for row in not_ended:
-        buckets[row["bucket_ns"]] = {**buckets.get(row["bucket_ns"], nothing), **row}
-    return [row for _, row in sorted(buckets.items())]
-
-
-def _attainment(rows: Sequence[Mapping[str, Any]], buckets: _Buckets) -> list[ValuePoint]:
-    known = [(row["bucket_ns"], row["goodput"] / n) for row in rows if (n := _judged(row))]
+def _known(rows: Sequence[Mapping[str, Any]], metric: str, buckets: _Buckets) -> list[ValuePoint]:
+    """Values as they are, where they are known."""
+    known = [(row["bucket_ns"], row[metric]) for row in rows if row[metric] is not None]
     return [ValuePoint(**buckets.of(bucket_ns), value=value) for bucket_ns, value in known]
-
-
-def _knows_good(row: Mapping[str, Any]) -> bool:
-    return good_is_known(_judged(row), unselected=row["unselected"], undetermined=row["undetermined"])
-
-
-def _judged(counts: Mapping[str, Any]) -> Number:
-    """The requests of a bucket that are good or bad."""
-    n: Number = judged(
-        total=counts["requests"],
-        **{name: counts[name] for name in UNJUDGED},
-        in_flight_violations=counts.get("in_flight_violations", 0),
-        lost=counts.get("lost", 0),
-    )
-    return n

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -36,26 +37,23 @@ class SloCounters:
         """Count the requests of `rows` that ended, without those of `early` that were counted before they ended."""
         if not self._slos:
             return
-        cells = {name: [row[name] for row in rows] for name in ("cell", "tenant_group")}
-        ended, again = self.cells.judged(cells), self.cells.judged(early)
-        n = [row["n"] for row in rows]
+        ended, again = self.cells.judged([row["cell"] for row in rows]), self.cells.judged(early["cell"])
         known = [self._early.get(key) for key in early["key"]]
         sums: dict[tuple[Metric, str, str], float] = defaultdict(float)
         for i, slo in enumerate(self._slos):
-            groups = ended.tenants if slo.group_by else None
             for metric, flags in _counted(ended.outcomes(i)):
-                for cell in np.flatnonzero(flags).tolist():
-                    sums[metric, slo.name, "" if groups is None else groups[cell]] += n[cell]
+                for row in compress(rows, flags):
+                    sums[metric, slo.name, row["tenant_group"] if slo.group_by else ""] += row["n"]
             repeated = again.outcomes(i)
-            for row, one in enumerate(known):
+            for place, one in enumerate(known):
                 if one is None or slo.name not in one.late | one.lost:
                     continue
-                group = again.tenants[row] if slo.group_by else ""
+                group = early["tenant_group"][place] if slo.group_by else ""
                 for metric, flags in _counted(repeated):
-                    if flags[row]:
-                        sums[metric, slo.name, group] -= early["n"][row]
+                    if flags[place]:
+                        sums[metric, slo.name, group] -= early["n"][place]
                 # A late one that ended without a token is good. One stays bad when its end says less than it announced.
-                is_well = repeated.good[row] if slo.name in one.late else not repeated.bad[row]
+                is_well = repeated.good[place] if slo.name in one.late else not repeated.bad[place]
                 if is_well and not one.is_over:
                     sums[metrics.SLO_GOOD, slo.name, group] += 1
         for one in known:

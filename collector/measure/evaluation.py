@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final
 
-import numpy as np
-
 from collector.measure.answers import Covered
+from collector.measure.ended import Ended, read_ended
 from collector.measure.hops import counted_once
 from collector.measure.in_flight import InFlight, read_in_flight
 from collector.measure.reader import Reader
+from collector.measure.slices import ARRIVED, is_short, slices
 from collector.measure.summing import WITH_VARIANCE, SloCounts, Summing, counts_of, number_of
-from collector.measure.sums import ARRIVED, Sums, is_short, slices
 from collector.measure.times import HOUR_NS
 from collector.measure.window import Window
 from collector.query.template import part
 from collector.slo.burn import BurnRule, burn_rules, fires
-from collector.slo.cells import Bools, Cells
+from collector.slo.cells import NO_GRID, Cells
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Promise, Slo
 from collector.sql.fragment import TRUE, Fragment
 
-_NO_SUMS: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_TENANTS: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
-_NONE: Final = Fragment("0")
-"""In place of a column of arrays, which costs a millisecond to read for each 2,000 cells."""
 OUTPUT_TOKENS: Final = {"tokens_out": "output_tokens"}
 """These sums leave out a request when its tokens are not known."""
 
@@ -44,13 +38,14 @@ class Counted:
     first_ns: int | None
     """When the first of its ended requests began, in a short window that has one."""
     requests: Counts
-    sums: Sums
+    sums: Mapping[str, Any]
     covered: Covered
     """The part of the window that is complete."""
     complete_ns: int
     errors: Errors | None
     """None: every request stands for itself, so nothing is estimated."""
     in_flight: InFlight
+    ended: Ended
 
 
 def count(
@@ -59,6 +54,7 @@ def count(
     vantage: Sequence[str],
     promises: Sequence[Promise],
     summands: Mapping[str, str] = OUTPUT_TOKENS,
+    grid: Mapping[str, Sequence[int]] = NO_GRID,
 ) -> Counted:
     """Requests of a window by how they ended, and those in flight that are bad already.
 
@@ -67,36 +63,32 @@ def count(
 
     `summands` are columns to add up, as SQL. `tokens_good` is the part of `tokens_out` that belongs to good requests,
     and `missed_{name}` the number of ended requests that missed the threshold of that name, where there is one promise.
+    `grid` has more thresholds, by latency, that the cells of `Counted.ended` tell apart.
     """
-    cells, complete_ns = Cells(promises), reader.complete_ns
+    cells, complete_ns = Cells(promises, grid), reader.complete_ns
     covered = window.complete(complete_ns)
     others, moments = _vantages_and_first(window), [window.end_ns, window.start_ns]
     if window.start_ns < covered.end_ns < window.end_ns:
         moments.insert(1, covered.end_ns)
-    columns, sampled = _read_cells(reader, window.filter, cells, moments, summands, others)
-    if not vantage and len({vantage for vantages, _ in columns["others"] for vantage in vantages}) > 1:
+    cells_of = read_ended(reader.queries, window.filter, cells, slices(moments), sums=summands, others=others)
+    if not vantage and len({vantage for vantages, _ in cells_of.others for vantage in vantages}) > 1:
         window = counted_once(window)
-        columns, sampled = _read_cells(reader, window.filter, cells, moments, summands, others)
-    judged = cells.judged(columns)
-    outcomes = judged.together()
-    n = np.array(columns["n"], np.float64 if sampled else np.int64)
-    variance = np.array(columns["variance"], np.float64)
-    by_name = dict(zip(summands, zip(*columns["sums"], strict=True), strict=False)) if summands else {}
+        cells_of = read_ended(reader.queries, window.filter, cells, slices(moments), sums=summands, others=others)
+    outcomes = cells_of.judged.together()
 
-    def summed(inside: Bools) -> tuple[dict[str, Any], dict[str, Number | None]]:
-        ended = {name: (n * (flags & inside)).sum().item() for name, flags in outcomes.items().items()}
-        totals = {name: _total(compress(values, inside)) for name, values in by_name.items()}
-        good = _total(compress(by_name["tokens_out"], outcomes.good & inside)) if by_name else None
-        return ended, {**totals, "tokens_good": good}
+    def summed(band: int | None) -> tuple[dict[str, Any], dict[str, Number | None]]:
+        counts = {name: cells_of.count(flags, band) for name, flags in outcomes.items().items()}
+        totals = {name: cells_of.total(name, outcomes.total, band) for name in summands}
+        return counts, {**totals, "tokens_good": cells_of.total("tokens_out", outcomes.good, band)}
 
-    everything = np.ones(len(n), bool)
-    ended, totals = summed(everything)
+    ended, totals = summed(None)
     band = len(moments) - 1  # the oldest one is complete, or there are no rates
-    of_covered = (ended, totals) if band == 1 else summed(np.array(columns["band"], np.int64) == band)
-    ended |= {f"{name}_variance": (variance * getattr(outcomes, name)).sum().item() for name in WITH_VARIANCE}
+    of_covered = (ended, totals) if band == 1 else summed(band)
+    for name in WITH_VARIANCE:
+        ended[f"{name}_variance"] = cells_of.variance[cells_of.having(getattr(outcomes, name))].sum().item()
     if len(promises) == 1:
         for name, ns in promises[0].thresholds.given().items():
-            totals[f"missed_{name}"] = (n * judged.missed(name, ns)).sum().item()
+            totals[f"missed_{name}"] = cells_of.count(cells_of.judged.missed(name, ns))
     in_flight = open_requests(reader, window)
     ended["unselected"] += number_of(in_flight.is_lost & ~in_flight.selected_by_any(promises))
     not_ended = {
@@ -104,23 +96,17 @@ def count(
         "in_flight_violations": number_of(in_flight.bad_for_any(promises)),
         "lost": number_of(in_flight.is_lost),
     }
-    requests, errors = counts_of(ended, not_ended, sampled=sampled)
+    requests, errors = counts_of(ended, not_ended, sampled=cells_of.sampled)
     counts, _ = counts_of(of_covered[0], not_ended, sampled=False)
-    first_ns = min((first_ns for _, first_ns in columns["others"]), default=0)
+    first_ns = min((first_ns for _, first_ns in cells_of.others), default=0)
     rates = Covered(covered.seconds, counts, of_covered[1])
-    return Counted(window, first_ns or None, requests, totals, rates, complete_ns, errors, in_flight)
+    return Counted(window, first_ns or None, requests, totals, rates, complete_ns, errors, in_flight, cells_of)
 
 
 def _vantages_and_first(window: Window) -> Fragment:
     """SQL: the vantages of a cell and, in a window that is read at once, when the first of its requests began."""
     first = "toUnixTimestamp64Nano(min(start))" if is_short(window.start_ns, window.end_ns) else "0"
     return Fragment(f"(groupUniqArray(vantage), {first})")
-
-
-def _total(values: Iterable[Number | None]) -> Number | None:
-    """The sum of the values that are known; None without one."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def open_requests(reader: Reader, window: Window) -> InFlight:
@@ -187,54 +173,14 @@ def count_by_window(
     if not ends:
         return AllCounts({}, {})
     moments = [asked.end_ns, *(max(0, asked.end_ns - length) for length in ends)]
-    cells = Cells(slos)
-    columns, sampled = _read_cells(reader, asked.filter, cells, moments, column=column)
-    order = np.argsort(columns["band"], kind="stable")
-    by_band: Mapping[str, Any] = {
-        name: np.array(columns[name])[order] for name in ("band", "cell", "tenant_group", "n", "variance", "sampled")
-    }
+    ended = read_ended(reader.queries, asked.filter, Cells(slos), slices(moments, column=column), by_tenant=True)
     if in_flight is None:
         in_flight = open_requests(reader, replace(asked, start_ns=moments[-1]))
-    summing = Summing(cells.judged(by_band), by_band, sampled, ends, asked.end_ns, in_flight)
+    summing = Summing(ended, ends, asked.end_ns, in_flight)
     return AllCounts(
         {slo.name: summing.of(i, slo, sorted(lengths[slo.name]), tenants.get(slo.name)) for i, slo in enumerate(slos)},
         dict(zip(ends, summing.ended(), strict=True)),
     )
-
-
-def _read_cells(
-    reader: Reader,
-    matching: Fragment,
-    cells: Cells,
-    moments: Sequence[int],
-    summands: Mapping[str, str] = _NO_SUMS,
-    others: Fragment = _NONE,
-    column: str = "end",
-) -> tuple[Mapping[str, Sequence[Any]], bool]:
-    """The cells of every band, as columns; and whether requests were sampled, so that `n` is a sum of weights."""
-    counted = {"n": Fragment("count()"), "variance": Fragment("0."), "sums": _sums_of(summands.values())}
-    weighed = {
-        "n": Fragment("sum(weight)"),
-        "variance": Fragment("sum(weight * (weight - 1))"),
-        "sums": _sums_of(f"weight * ({value})" for value in summands.values()),
-    }
-
-    def read(sums: Mapping[str, Fragment]) -> dict[str, list[Any]]:
-        columns: dict[str, list[Any]] = defaultdict(list)
-        for one in slices(moments, column=column):
-            fragments = {**cells.fragments, "by": one.band, "others": others, **sums}
-            for name, values in one.columns(reader.queries, "cells", fragments, matching).items():
-                columns[name] += values
-        return columns
-
-    found = read(counted)
-    sampled = any(found["sampled"])
-    return (read(weighed) if sampled else found), sampled
-
-
-def _sums_of(values: Iterable[str]) -> Fragment:
-    asked = ", ".join(f"sum({value})" for value in values)
-    return Fragment(f"[{asked}]") if asked else _NONE
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from collector.measure.answers import Goodput, ThresholdsOut, WindowOut
 from collector.measure.evaluation import Counted, count
 from collector.measure.reader import Reader
-from collector.measure.surface import Surface, surface
+from collector.measure.surface import GRID, Surface, surface
 from collector.measure.window import Window
+from collector.slo.cells import NO_GRID
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Promise, Thresholds
@@ -44,7 +45,8 @@ def goodput(
     reader: Reader, window: Window, vantage: Sequence[str], thresholds: Thresholds, *, with_surface: bool
 ) -> GoodputAnswer:
     """Goodput and attainment of a window by these thresholds. `vantage`: those that are asked for."""
-    counted = count(reader, window, vantage, [Promise.to_all(thresholds)])
+    grid = GRID if with_surface else NO_GRID
+    counted = count(reader, window, vantage, [Promise.to_all(thresholds)], grid=grid)
     requests = counted.requests
     answer = GoodputAnswer(
         window=WindowOut.of(window, counted.complete_ns),
@@ -57,7 +59,7 @@ def goodput(
         violations=_violations(counted, thresholds),
     )
     if with_surface:
-        answer.surface = surface(reader, thresholds, counted)
+        answer.surface = surface(thresholds, counted)
     return answer
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from collector.measure.answers import seconds
 from collector.measure.reader import Reader
-from collector.measure.sums import slices
+from collector.measure.slices import slices
 from collector.measure.times import HOUR_NS, SECOND_NS
 from collector.measure.window import Window
 from collector.query.template import part

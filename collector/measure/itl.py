@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.measure.answers import LEVELS, Distribution, seconds
-from collector.measure.sums import LEAST_HOURS, is_short, narrow
+from collector.measure.slices import LEAST_HOURS, is_short, narrow
 from collector.measure.times import DAY_NS, HOUR_NS
 from collector.measure.window import Window
 from collector.query.past_days import partition

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from collector.measure.answers import LEVELS, Distribution, seconds
 from collector.measure.reader import Reader
-from collector.measure.sums import Slice, slices
+from collector.measure.slices import Slice, slices
 from collector.measure.window import Window
 from collector.query.queries import Queries
 from collector.query.template import part

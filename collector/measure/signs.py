@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from collector.measure.evaluation import process_filter
 from collector.measure.reader import Reader
-from collector.measure.sums import slices
+from collector.measure.slices import slices
 from collector.measure.window import Window
 from collector.process import Process
 

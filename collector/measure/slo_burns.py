@@ -11,8 +11,8 @@ import numpy as np
 from collector.measure.evaluation import burns, count_burns, open_requests
 from collector.measure.incident import Incident, incident, request_list
 from collector.measure.reader import Reader
+from collector.measure.slices import ARRIVED, Arrays, slices
 from collector.measure.summing import Windows, number_of
-from collector.measure.sums import ARRIVED, Arrays, slices
 from collector.measure.times import DAY_NS
 from collector.measure.verdicts import open_wanted
 from collector.measure.window import LONGEST_NAME, Window

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from collector.measure.ended import Ended, Floats
 from collector.measure.in_flight import InFlight
-from collector.measure.sums import Sums
-from collector.slo.cells import Bools, Judged, Outcomes
+from collector.slo.cells import Bools, Outcomes
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Slo
@@ -39,7 +39,9 @@ class SloCounts:
     """All tenants, also those that are not among `groups`."""
 
 
-def counts_of(ended: Sums, not_ended: Mapping[str, int], *, sampled: bool) -> tuple[Counts, Errors | None]:
+def counts_of(
+    ended: Mapping[str, Number], not_ended: Mapping[str, int], *, sampled: bool
+) -> tuple[Counts, Errors | None]:
     """The counts of requests that ended and of others, and the standard errors where requests were sampled."""
     counts = Counts.model_validate({**ended, **not_ended})
     if not sampled:
@@ -59,39 +61,19 @@ def number_of(requests: Bools) -> int:
 
 
 class Summing:
-    """Adds the cells of all bands that lie within a window.
+    """Adds the cells of all bands within a window: cells 5, 2 and 7 in bands 1, 2 and 2 are [5, 14] by window."""
 
-    The cells are in the order of their bands, so that each band is a run of them. The sums of runs are those of bands,
-    and their running sums are those of the windows:
-
-        cells 5, 2 and 7 in bands 0, 1 and 1    runs begin at 0 and 1
-        flags yes, no, yes                      [5, 0, 7] by cell, [5, 7] by band, [5, 12] by window
-    """
-
-    def __init__(
-        self,
-        judged: Judged,
-        columns: Mapping[str, Sequence[Any]],
-        sampled: bool,
-        ends: Sequence[int],
-        end_ns: int,
-        in_flight: InFlight,
-    ) -> None:
-        self._judged = judged
-        self._band_of = np.array(columns["band"], np.int64) - 1
-        self.n = np.array(columns["n"], np.float64)
-        self._sampled = np.array(columns["sampled"], np.float64)
-        self._kind = np.float64 if sampled else np.int64
+    def __init__(self, ended: Ended, ends: Sequence[int], end_ns: int, in_flight: InFlight) -> None:
+        self._ended = ended
+        self._kind = np.float64 if ended.sampled else np.int64
         self._places = {length: i for i, length in enumerate(ends)}
-        self._variance = np.array(columns["variance"], np.float64) if sampled else None
         self._end_ns = end_ns
         self._in_flight = in_flight
-        self._of_all = np.arange(len(self.n))
 
     @cached_property
     def _of_tenants(self) -> dict[str, Places]:
         """The places of each tenant's cells. To look for one tenant among all cells took a second with 200 of them."""
-        return _places_of(self._judged.tenants)
+        return _places_of(self._ended.tenant)
 
     @cached_property
     def _open_of_tenants(self) -> dict[str, Places]:
@@ -99,42 +81,31 @@ class Summing:
         return _places_of(np.array(self._in_flight.columns["tenant"], object))
 
     def _up_to_each(
-        self,
-        flags: Sequence[Bools],
-        values: npt.NDArray[np.float64],
-        kind: type[np.int64 | np.float64],
-        cells: Places,
-    ) -> list[list[Number]]:
-        """For each of the flags, the sums over the windows, the shortest first: each holds its band and all before.
-
-        Only these cells are added, which are in the order of their bands.
-        """
-        by_band = np.zeros((len(flags), len(self._places)))
-        bands, runs = np.unique(self._band_of[cells], return_index=True)
-        if len(bands):
-            some = np.array([flag[cells] for flag in flags]) * values[cells]
-            by_band[:, bands] = np.add.reduceat(some, runs, axis=1)
-        found: list[list[Number]] = by_band.cumsum(1).astype(kind).tolist()
+        self, flags: Bools, values: Floats, kind: type[np.int64 | np.float64], cells: Places | slice
+    ) -> list[Number]:
+        """The sums of these cells over the windows, the shortest first: each holds its band and all before."""
+        by_band = np.bincount(self._ended.band[cells] - 1, flags[cells] * values[cells], len(self._places))
+        found: list[Number] = by_band.cumsum().astype(kind).tolist()
         return found
 
     def ended(self) -> list[Number]:
         """The requests that ended in each window, the shortest first."""
-        (found,) = self._up_to_each([np.ones(len(self.n), bool)], self.n, self._kind, self._of_all)
-        return found
+        n = self._ended.n
+        return self._up_to_each(np.ones(len(n), bool), n, self._kind, _ALL)
 
     def of(self, number: int, slo: Slo, lengths: Sequence[int], asked: Sequence[str] | None = None) -> SloCounts:
         """The counts of the SLO with this place among the SLOs, and of the tenants that are asked for."""
-        outcomes = self._judged.outcomes(number)
+        outcomes = self._ended.judged.outcomes(number).at(self._ended.cell)
         chosen = self._in_flight.selected(slo)
         bad = chosen & self._in_flight.bad(slo.thresholds)
-        windows = self._windows(outcomes, chosen, bad, lengths, self._of_all, _ALL)
+        windows = self._windows(outcomes, chosen, bad, lengths, _ALL, _ALL)
         if not slo.group_by:
             return SloCounts(windows, {})
         tenants, open_tenants = self._of_tenants, self._open_of_tenants
         sizes: Counter[str] = Counter()
         for tenant, cells in tenants.items():
             if outcomes.total[cells].any():
-                sizes[tenant] = self.n[cells][outcomes.total[cells]].sum()
+                sizes[tenant] = self._ended.n[cells][outcomes.total[cells]].sum()
         for tenant, requests in open_tenants.items():
             if chosen[requests].any():
                 sizes[tenant] += 0
@@ -149,17 +120,16 @@ class Summing:
         chosen: Bools,
         bad: Bools,
         lengths: Sequence[int],
-        cells: Places,
+        cells: Places | slice,
         requests: Places | slice,
     ) -> Windows:
         """The counts of these cells and of these `requests` in flight, by the length of their window."""
-        flags = outcomes.items()
-        sums = dict(zip(flags, self._up_to_each([*flags.values()], self.n, self._kind, cells), strict=True))
-        if self._variance is not None:
-            names = [f"{name}_variance" for name in WITH_VARIANCE]
-            some = [flags[name] for name in WITH_VARIANCE]
-            sums |= zip(names, self._up_to_each(some, self._variance, np.float64, cells), strict=True)
-        (sampled,) = self._up_to_each([outcomes.total], self._sampled, np.int64, cells)
+        flags, ended = outcomes.items(), self._ended
+        sums = {name: self._up_to_each(flag, ended.n, self._kind, cells) for name, flag in flags.items()}
+        if ended.sampled:
+            for name in WITH_VARIANCE:
+                sums[f"{name}_variance"] = self._up_to_each(flags[name], ended.variance, np.float64, cells)
+        sampled = self._up_to_each(outcomes.total, ended.of_sampled, np.int64, cells)
         in_flight, is_lost = self._in_flight, self._in_flight.is_lost[requests]
         lost_at_ns = in_flight.lost_at_ns[requests][chosen[requests] & is_lost]
         running = {
@@ -169,11 +139,11 @@ class Summing:
         windows: Windows = {}
         for length in lengths:
             place = self._places[length]
-            ended = {name: values[place] for name, values in sums.items()}
+            found = {name: values[place] for name, values in sums.items()}
             # A lost request belongs to the window in which it was given up, a request in flight to every window.
             not_ended = {**running, "lost": number_of(lost_at_ns >= self._end_ns - length)}
             # Where others were sampled, these are whole numbers all the same.
-            whole = ended if sampled[place] else {name: int(n) for name, n in ended.items()}
+            whole = found if sampled[place] else {name: int(n) for name, n in found.items()}
             windows[length] = counts_of(whole, not_ended, sampled=bool(sampled[place]))
         return windows
 

@@ -89,14 +89,14 @@ def _by_name(found: Predicates) -> dict[str, Fragment]:
 
 def column(slos: Sequence[Slo]) -> Fragment:
     """The column `judged` of queries over `requests`: a request's cell, by which `of_ended` judges it."""
-    return Cells(slos).fragments["cell"]
+    return Cells(slos).cell
 
 
 def of_ended(slos: Sequence[Slo], rows: Sequence[Mapping[str, Any]]) -> list[Judgement]:
     """The judgements of rows of `requests` with the column `judged`."""
     if not rows:
         return []
-    judged = Cells(slos).judged({"cell": [row["judged"] for row in rows], "tenant_group": [""] * len(rows)})
+    judged = Cells(slos).judged([row["judged"] for row in rows])
     together, each = judged.together(), [judged.outcomes(number) for number in range(len(slos))]
     missed = [[judged.missed(name, ns) for name, ns in slo.thresholds.given().items()] for slo in slos]
     return [

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -32,11 +33,12 @@ from collector.slo.model import LabelRule, Promise, Slo
 from collector.sql.fragment import Fragment, merged
 
 Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 _LATENCIES: Final = ("ttft", "tpot", "e2e")
 _STATUS: Final = "transform(status, ['error', 'cancelled', 'unknown'], [1, 2, 3]::Array(UInt8), 0::UInt8)"
 _OK, _FAILED, _CANCELLED, _UNKNOWN = _STATUSES = range(4)
+NO_GRID: Final[Mapping[str, Sequence[int]]] = MappingProxyType({})
 _FEW: Final = 8
 """Comparisons with so many thresholds are faster than a search among them."""
 
@@ -52,13 +54,25 @@ class _Digit:
 class Cells:
     """The columns by which the store groups requests for these promises, and the judgement of such groups."""
 
-    def __init__(self, promises: Sequence[Promise]) -> None:
+    def __init__(
+        self,
+        promises: Sequence[Promise],
+        grid: Mapping[str, Sequence[int]] = NO_GRID,
+        tenants: Sequence[str | None] = (),
+    ) -> None:
+        """`grid` has more thresholds, by latency, that cells tell apart (`Judged.places`).
+
+        `tenants` has for each promise the tenant of which it judges the requests alone; None: of all.
+        """
         self._promises = promises
         self._edges = {
-            name: sorted({ns for p in promises for key, ns in p.thresholds.given().items() if key == name})
+            name: sorted({*grid.get(name, ()), *(getattr(p.thresholds, name) for p in promises)} - {None})
             for name in _LATENCIES
         }
-        self._selected = _columns([p.select for p in promises], promises[0].labels if promises else ())
+        self._selected = [
+            *_columns([p.select for p in promises], promises[0].labels if promises else ()),
+            *_columns([{} if tenant is None else {"tenant": (tenant,)} for tenant in tenants], name="own"),
+        ]
         excluded = any(p.errors.exclude for p in promises)
         self._excluded = _columns([{"error_type": p.errors.exclude} for p in promises]) if excluded else []
         self._digits = [
@@ -69,15 +83,17 @@ class Cells:
             ),
             *(_Digit(column.place, len(column.selections)) for column in (*self._selected, *self._excluded)),
         ]
+        self.cell = _packed([digit for digit in self._digits if digit.size > 1])
+        """SQL: the cell of a request."""
         self.fragments: Mapping[str, Fragment] = {
-            "cell": _packed([digit for digit in self._digits if digit.size > 1]),
+            "cell": self.cell,
             "tenant_group": Fragment("tenant" if any(isinstance(p, Slo) and p.group_by for p in promises) else "''"),
         }
-        """By the name in the queries `cells`, `segment_requests` and `segment_early`."""
+        """By the name in queries that tell the tenants apart to which an SLO is a promise each."""
 
-    def judged(self, columns: Mapping[str, Sequence[Any]]) -> Judged:
-        """The judgement of cells, given as columns of a query's answer."""
-        rest = np.array(columns["cell"], np.uint64)
+    def judged(self, cells: npt.ArrayLike) -> Judged:
+        """The judgement of cells."""
+        rest = np.asarray(cells, np.uint64)
         places = []
         for digit in self._digits:
             rest, place = np.divmod(rest, np.uint64(digit.size))
@@ -89,9 +105,9 @@ class Cells:
         excluded = np.zeros_like(chosen)
         for column, place in zip(self._excluded, selections[len(self._selected) :], strict=True):
             excluded = column.selections[place]
-        tenants = np.array(columns["tenant_group"], object)
-        cells = dict(zip(_LATENCIES, latencies, strict=True))
-        return Judged(self._promises, self._edges, status, cells, chosen, excluded, tenants)
+        return Judged(
+            self._promises, self._edges, status, dict(zip(_LATENCIES, latencies, strict=True)), chosen, excluded
+        )
 
 
 def _packed(digits: Sequence[_Digit]) -> Fragment:
@@ -127,20 +143,25 @@ class _Column:
     """For each place, and each promise: the promise selects such a request."""
 
 
-def _columns(selections: Sequence[Mapping[Any, Sequence[str]]], labels: Sequence[LabelRule] = ()) -> list[_Column]:
-    return [
-        _column(column, selections, labels) for column in sorted({name for select in selections for name in select})
-    ]
+def _columns(
+    selections: Sequence[Mapping[Any, Sequence[str]]], labels: Sequence[LabelRule] = (), name: str = "values"
+) -> list[_Column]:
+    """`name` keeps the parameters of two lists apart that have one column."""
+    columns = sorted({column for select in selections for column in select})
+    return [_column(column, selections, labels, f"{name}_{column}") for column in columns]
 
 
-def _column(column: str, selections: Sequence[Mapping[Any, Sequence[str]]], labels: Sequence[LabelRule]) -> _Column:
+def _column(
+    column: str, selections: Sequence[Mapping[Any, Sequence[str]]], labels: Sequence[LabelRule], name: str
+) -> _Column:
     values = sorted({value for select in selections for value in select.get(column, ())})
     by_value = {value: tuple(column not in s or value in s[column] for s in selections) for value in values}
     other = tuple(column not in select for select in selections)
     different = [other, *sorted(set(by_value.values()) - {other})]
-    stored, name = labelled(column, labels, "label"), f"values_{column}"
-    parameters = {**stored.parameters, name: values, f"places_{column}": [different.index(by_value[v]) for v in values]}
-    lists = f"{{{name}:Array(String)}}, {{places_{column}:Array(UInt32)}}"
+    stored = labelled(column, labels, "label")
+    places = [different.index(by_value[value]) for value in values]
+    parameters = {**stored.parameters, name: values, f"{name}_places": places}
+    lists = f"{{{name}:Array(String)}}, {{{name}_places:Array(UInt32)}}"
     return _Column(Fragment(f"transform({stored.sql}, {lists}, 0::UInt32)", parameters), np.array(different, bool))
 
 
@@ -184,6 +205,10 @@ class Outcomes:
         """The flags by name."""
         return vars(self)
 
+    def at(self, places: Ints) -> Outcomes:
+        """The flags of the cells at these places."""
+        return Outcomes(**{name: flags[places] for name, flags in self.items().items()})
+
 
 class Judged:
     """Cells with the judgement of each SLO."""
@@ -192,11 +217,10 @@ class Judged:
         self,
         promises: Sequence[Promise],
         edges: Mapping[str, Sequence[int]],
-        status: npt.NDArray[np.int64],
-        cells: Mapping[str, npt.NDArray[np.int64]],
+        status: Ints,
+        cells: Mapping[str, Ints],
         selected: Bools,
         excluded: Bools,
-        tenants: npt.NDArray[np.object_],
     ) -> None:
         """`selected` and `excluded` have a row for each cell and a column for each promise."""
         self._promises = promises
@@ -205,7 +229,6 @@ class Judged:
         self._cells = cells
         self._selected = selected
         self._excluded = excluded
-        self.tenants = tenants
         self._compared: dict[tuple[str, int], tuple[Bools, Bools]] = {}
 
     def outcomes(self, number: int) -> Outcomes:
@@ -230,7 +253,9 @@ class Judged:
         )
 
     def together(self) -> Outcomes:
-        """The judgement by all promises at once, as `collector.slo.judge.verdict` has it."""
+        """The judgement by all promises at once: good for each that selects a request, bad for one is bad, undetermined
+        for one and bad for none is undetermined.
+        """
         each = [self.outcomes(i) for i in range(len(self._promises))]
         chosen: Bools = np.logical_or.reduce(self._selected, axis=1)
         ok, failed, cancelled = self._ok, self._failed, self._cancelled
@@ -259,11 +284,19 @@ class Judged:
         """Which cells are known to have missed a threshold of one of the promises."""
         return self._against(name, ns)[1]
 
+    def places(self, name: str) -> tuple[Ints, Ints]:
+        """How many thresholds of a latency, the shortest first, each cell does not meet, and how many it missed.
+
+        A latency that is not known misses none, and meets those that its bound meets.
+        """
+        cell, edges = self._cells[name], self._edges[name]
+        is_known = cell <= len(edges)
+        unmet = np.where(is_known, cell, cell - _unknown(name, edges))
+        return unmet, np.where(is_known, unmet, 0)
+
     def _against(self, name: str, ns: int) -> tuple[Bools, Bools]:
-        """Which cells meet a threshold and which miss it. A latency that is not known misses none."""
+        """Which cells meet a threshold and which miss it."""
         if (name, ns) not in self._compared:
-            cell, edges = self._cells[name], self._edges[name]
-            place, is_known = edges.index(ns), cell <= len(edges)
-            exceeded = np.where(is_known, cell, cell - _unknown(name, edges))
-            self._compared[name, ns] = exceeded <= place, is_known & (exceeded > place)
+            place, (unmet, missed) = self._edges[name].index(ns), self.places(name)
+            self._compared[name, ns] = unmet <= place, missed > place
         return self._compared[name, ns]

@@ -7,7 +7,7 @@ import pytest
 
 from collector.measure.itl import added, stretches
 from collector.measure.latencies import _first_us, bucket_of
-from collector.measure.sums import narrow
+from collector.measure.slices import narrow
 from collector.query.past_days import PastDays, size_of_columns
 from collector.query.queries import Queries
 from collector.query.template import part

@@ -1,9 +1,8 @@
-"""Sums over the requests that ended in a window, by bands of time. A sampled request adds its weight."""
+"""A window in slices, each read by one query: whole days and hours, of which answers are remembered, and the rest."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Final, TypeVar
@@ -15,47 +14,21 @@ from collector.measure.times import HOUR_NS, SECOND_NS
 from collector.query.past_days import partition, size_of_columns
 from collector.query.queries import Queries
 from collector.query.template import part
-from collector.sql.fragment import TRUE, Fragment, any_of, merged
+from collector.sql.fragment import Fragment, any_of
 
 _LEAST_DAYS: Final = 3
 LEAST_HOURS: Final = 4
 """The fewest whole days in a row, and the fewest hours of one day, that are worth a query of their own."""
 _LAST_DAY: Final = 65_000
 """Days since 1970. ClickHouse puts all days after the year 2149 into one partition."""
-_IS_SAMPLED: Final = "is_sampled"
 _COUNTS_AT: Final = part("counts_at", {}).sql
 ARRIVED: Final = "ingested_at"
 """The column of requests that says when the store got them."""
 _LONGEST_INSERT_NS: Final = 600 * SECOND_NS
 """Rows of an insert have the time of its beginning, and are seen at its end. It does not last longer."""
 
-Sums = Mapping[str, Any]
 Arrays = Mapping[str, npt.NDArray[Any]]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Summand:
-    """Adds 1, or `value` where it is known, for every request that meets `where`. `with_variance`: its standard error
-    is wanted too, should requests be sampled."""
-
-    where: Fragment = TRUE
-    value: str = "1"
-    with_variance: bool = False
-
-    def unweighted(self) -> str:
-        """The aggregate over requests that all stand for themselves."""
-        if self.value == "1":
-            return "count()" if self.where == TRUE else f"countIf({self.where.sql})"
-        return f"sumIf({self.value}, {self.where.sql})"
-
-    def weighted(self) -> str:
-        """The Horvitz-Thompson estimate: the sum of weight · value."""
-        return f"sumIf(weight * ({self.value}), {self.where.sql})"
-
-    def variance(self) -> str:
-        """The estimated variance of a weighted count, when every request was kept on its own: Σ w(w - 1)."""
-        return f"sumIf(weight * (weight - 1), {self.where.sql})" if self.with_variance else "0."
 
 
 @dataclass(frozen=True)
@@ -180,54 +153,3 @@ def _latest(first_ns: int, last_ns: int) -> Fragment:
 def _between(column: str, name: str, first_ns: int, last_ns: int) -> Fragment:
     sql = f"{column} >= {_time(f'{name}_first_ns')} AND {column} < {_time(f'{name}_last_ns')}"
     return Fragment(sql, {f"{name}_first_ns": first_ns, f"{name}_last_ns": last_ns})
-
-
-@dataclass(frozen=True)
-class Summed:
-    """The sums by band. `sampled`: they are estimates, with variances under `{name}_variance`."""
-
-    by_band: Mapping[int, Sums]
-    sampled: bool
-
-    @property
-    def total(self) -> Sums:
-        """The sums of all bands together."""
-        return add_all(self.by_band.values())
-
-
-def add_all(rows: Iterable[Sums]) -> Sums:
-    """One sum of each name; None only when none of the values is known."""
-    total: dict[str, Any] = {}
-    for row in rows:
-        for name, value in row.items():
-            before = total.get(name)
-            total[name] = value if before is None else before + (value or 0)
-    return total
-
-
-def sums(queries: Queries, matching: Fragment, parts: Sequence[Slice], summands: Mapping[str, Summand]) -> Summed:
-    """Compute every summand. Requests are counted when all stand for themselves; otherwise their weights are added."""
-    asked = {name: s.unweighted() for name, s in summands.items()} | {_IS_SAMPLED: "countIf(is_sampled)"}
-    parameters = merged([s.where for s in summands.values()])
-    counted = _query(queries, matching, parts, asked, parameters)
-    if not any(row[_IS_SAMPLED] for row in counted.values()):
-        return Summed(counted, sampled=False)
-    estimated = {name: s.weighted() for name, s in summands.items()}
-    variances = {f"{name}_variance": s.variance() for name, s in summands.items() if s.with_variance}
-    return Summed(_query(queries, matching, parts, estimated | variances, parameters), sampled=True)
-
-
-def _query(
-    queries: Queries,
-    matching: Fragment,
-    parts: Sequence[Slice],
-    asked: Mapping[str, str],
-    parameters: Mapping[str, Any],
-) -> dict[int, Sums]:
-    columns = Fragment(f"[{', '.join(asked.values())}]", parameters)
-    by_band: dict[int, list[Sums]] = defaultdict(list)
-    for one in parts:
-        found = one.columns(queries, "sums", {"by": one.band, "sums": columns}, matching)
-        for band, values in zip(found["by"], found["sums"], strict=True):
-            by_band[band].append(dict(zip(asked, values, strict=True)))
-    return {band: add_all(rows) for band, rows in by_band.items()}

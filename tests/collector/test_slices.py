@@ -1,19 +1,20 @@
-"""Sums over many days and any thresholds equal those of a loop over all rows."""
+"""Counts of ended requests over many days, by any thresholds, equal those of a loop over all rows."""
 
 import random
 from datetime import UTC, datetime
 
 import pytest
 
-from collector.measure.sums import Summand, add_all, slices, sums
+from collector.measure.ended import read_ended
+from collector.measure.slices import slices
+from collector.measure.surface import GRID
 from collector.query.queries import Queries
-from collector.slo.judge import missed, verdict
+from collector.slo.cells import Cells
 from collector.slo.model import Promise, Thresholds
 from collector.sql.fragment import TRUE, Fragment
 from tests.collector.rows import NOW, SECOND
 
 DAY = 86_400 * SECOND
-US = 1_000
 MS = 1_000_000
 HOUR = 3600 * SECOND
 
@@ -86,15 +87,15 @@ def judged_by_hand(row, thresholds):
 def test_a_verdict_is_that_of_a_loop_over_all_rows(stored, given):
     queries, made = stored
     thresholds = Thresholds.model_validate(given)
-    judged = verdict([Promise.to_all(thresholds)])
-    asked = {name: Summand(getattr(judged, name)) for name in ("good", "undetermined", "excused")}
-    asked |= {f"missed {name}": Summand(fragment) for name, fragment in missed(thresholds).items()}
-    total = sums(queries, TRUE, [*slices([NOW + DAY, NOW - 20 * DAY])], asked).total
     by_hand = [judged_by_hand(row, thresholds) for row in made]
-    for name in ("good", "undetermined", "excused"):
-        assert total[name] == sum(outcome == name for outcome, _ in by_hand)
-    for name in thresholds.given():
-        assert total[f"missed {name}"] == sum(name in late for _, late in by_hand)
+    for grid in ({}, GRID):
+        cells = Cells([Promise.to_all(thresholds)], grid)
+        found = read_ended(queries, TRUE, cells, slices([NOW + DAY, NOW - 20 * DAY]))
+        outcomes = found.judged.together()
+        for name in ("good", "undetermined", "excused", "bad"):
+            assert found.count(getattr(outcomes, name)) == sum(outcome == name for outcome, _ in by_hand)
+        for name, ns in thresholds.given().items():
+            assert found.count(found.judged.missed(name, ns)) == sum(name in late for _, late in by_hand)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +113,11 @@ def test_a_verdict_is_that_of_a_loop_over_all_rows(stored, given):
 def test_a_band_holds_what_ended_in_it_however_the_days_lie(stored, ages_ns, end):
     queries, made = stored
     moments = [end, *(end - age for age in ages_ns)]
-    found = sums(queries, TRUE, [*slices(moments)], {"n": Summand(), "tokens": Summand(value="output_tokens")})
+    ended = read_ended(queries, TRUE, Cells([]), slices(moments), sums={"tokens": "output_tokens"})
+    found = ended.by_band({"n": ended.judged.together().total})
     for band in range(1, len(moments)):
         inside = [row for row in made if moments[band] <= row["end"] < moments[band - 1]]
-        row = found.by_band.get(band, {"n": 0, "tokens": None})
+        row = found.get(band, {"n": 0, "tokens": None})
         assert row["n"] == len(inside), band
         known = [r["output_tokens"] for r in inside if r["output_tokens"] is not None]
         assert row["tokens"] == (sum(known) if known else None)
@@ -157,13 +159,12 @@ def test_days_that_share_the_last_partition_are_read_by_time():
     assert "_partition_id" not in rest.ended.sql
 
 
-def test_a_sum_is_unknown_only_when_every_part_of_it_is():
-    assert add_all([{"a": None, "b": 1}, {"a": None, "b": None}, {"a": 3}]) == {"a": 3, "b": 1}
-    assert add_all([{"a": None}]) == {"a": None}
-
-
 def test_a_filter_applies_to_days_and_the_rest(stored):
     queries, made = stored
     errors = Fragment("status = {wanted:String}", {"wanted": "error"})
-    total = sums(queries, errors, [*slices([NOW, NOW - 9 * DAY])], {"n": Summand()}).total
-    assert total["n"] == sum(r["status"] == "error" and NOW - 9 * DAY <= r["end"] < NOW for r in made)
+    found = read_ended(queries, errors, Cells([]), slices([NOW, NOW - 9 * DAY]), sums={"tokens": "output_tokens"})
+    inside = [row for row in made if row["status"] == "error" and NOW - 9 * DAY <= row["end"] < NOW]
+    failed = found.judged.together().total
+    assert found.count(failed) == len(inside)
+    assert found.total("tokens", failed) == sum(row["output_tokens"] or 0 for row in inside)
+    assert found.total("tokens", ~failed) is None
