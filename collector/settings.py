@@ -114,6 +114,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="TOKENTRAIL_",
         extra="forbid",
+        use_attribute_docstrings=True,
         frozen=True,
         validate_default=True,
         cli_prog_name="tokentrail collector",
@@ -122,105 +123,136 @@ class Settings(BaseSettings):
         cli_avoid_json=True,
     )
 
-    data_dir: Folder = Field(Path(".data"), description="Folder of the logs, the dead letters and the embedded store.")
-    store: Annotated[str, AfterValidator(_is_store)] = Field(
-        "chdb://",
-        description="chdb:// embeds ClickHouse in the data folder, chdb:///PATH elsewhere; http(s)://… is a server, or"
-        " a cluster with ?cluster=NAME.",
-    )
-    store_user: str = Field("", description="User of the server, in place of one in its address.")
-    store_password_file: File | None = Field(None, description="File that holds only that user's password.")
-    otlp_http: Address = Field("127.0.0.1:4318", description="Address that receives OTLP/HTTP.")
-    otlp_grpc: Address = Field("127.0.0.1:4317", description="Address that receives OTLP/gRPC.")
-    api: Address = Field("127.0.0.1:8080", description="Address of the API and /metrics.")
-    slos: File | None = Field(None, description="SLO file. Without it there are latencies but no SLOs.")
+    data_dir: Folder = Path(".data")
+    """Folder of the logs, the dead letters and the embedded store; one collector owns it."""
+    store: Annotated[str, AfterValidator(_is_store)] = "chdb://"
+    """`chdb://`: ClickHouse inside the collector, in the data folder; `chdb:///PATH`; or
+    `http(s)://user:password@host:8123/database`, with `?cluster=NAME` for a cluster (docs/cluster.md), and
+    `?ca_cert=FILE` for a CA that the system does not know."""
+    store_user: str = ""
+    """User of the server, in place of one in `--store`."""
+    store_password_file: File | None = None
+    """File that holds that user's password, without percent-encoding; no process list shows it."""
+    otlp_http: Address = "127.0.0.1:4318"
+    """Address that receives OTLP/HTTP."""
+    otlp_grpc: Address = "127.0.0.1:4317"
+    """Address that receives OTLP/gRPC."""
+    api: Address = "127.0.0.1:8080"
+    """Address of the API (docs/api.md) and `/metrics` (docs/metrics.md)."""
+    slos: File | None = None
+    """SLO file (docs/slos.md); without it there are latencies but no SLOs."""
 
-    keys: File | None = Field(None, description="File of keys; keys.json in the data folder if not given.")
-    audit_log: File | None = Field(None, description="Audit log; audit.jsonl in the data folder if not given.")
-    allow_anonymous: bool = Field(
-        False, description="Callers need no key, also on addresses that other machines reach."
-    )
-    metrics_without_key: bool = Field(False, description="/metrics needs no key.")
-    allowed_hosts: str = Field(
-        "", description="Host names, divided by commas, by which callers without a key may reach this collector."
-    )
-    tls_cert: File | None = Field(None, description="Certificate (PEM) of all ports. Without it they speak plain text.")
-    tls_key: File | None = Field(None, description="Key (PEM) of the certificate.")
-    tls_client_ca: File | None = Field(None, description="CA (PEM): clients need a certificate that it signed.")
+    keys: File | None = None
+    """File of keys (docs/collector.md#keys-and-tenants); `keys.json` in the data folder if not given."""
+    audit_log: File | None = None
+    """Audit log (docs/collector.md#audit-log); `audit.jsonl` in the data folder if not given."""
+    allow_anonymous: bool = False
+    """Callers need no key, also on addresses that other machines reach."""
+    metrics_without_key: bool = False
+    """`/metrics` needs no key."""
+    allowed_hosts: str = ""
+    """Host names, divided by commas, by which callers without a key may reach the collector, besides loopback names and
+    IP addresses."""
+    tls_cert: File | None = None
+    """Certificate of all ports in PEM, with those of intermediate CAs; without it, the ports speak plain text."""
+    tls_key: File | None = None
+    """Key of the certificate in PEM."""
+    tls_client_ca: File | None = None
+    """CA in PEM: clients need a certificate that it has signed."""
 
-    tenant_spans_per_s: NotNegative = Field(0.0, description="Most spans a second of one tenant; 0 is no limit.")
-    tenant_bytes_per_s: NotNegative = Field(0.0, description="Most bytes a second of one tenant; 0 is no limit.")
-    tenant_names: Annotated[int, Field(ge=0)] | None = Field(
-        None,
-        description="Most distinct models, services, instances and so on of one tenant in an hour; 0 is no limit. "
-        "If not given, 1000 for a tenant's key.",
-    )
-    query_concurrency: Positive = Field(4, description="Requests to the API that are answered at a time.")
-    query_waiting: Positive = Field(64, description="Requests to the API that wait; more get 429.")
-    query_timeout_s: PositiveSeconds = Field(30.0, description="Longest time for one answer of the API.")
-    query_memory_bytes: Positive = Field(2048 * MIB, description="Most memory of one query in the store.")
+    tenant_spans_per_s: NotNegative = 0.0
+    """Most spans a second of one tenant; 0 is no limit."""
+    tenant_bytes_per_s: NotNegative = 0.0
+    """Most bytes a second of one tenant, after decompression; 0 is no limit."""
+    tenant_names: Annotated[int, Field(ge=0)] | None = None
+    """Most distinct models of one tenant in an hour; the same limit holds for its services, instances, variants and SLO
+    classes; 0 is no limit. If not given, 1,000 for a tenant's key and no limit for others."""
+    query_concurrency: Positive = 4
+    """Requests to the API that are answered at a time; the others wait."""
+    query_waiting: Positive = 64
+    """Requests to the API that may wait; more get 429 with `Retry-After`."""
+    query_timeout_s: PositiveSeconds = 30.0
+    """Longest time for one answer of the API, without its time in the queue."""
+    query_memory_bytes: Positive = 2048 * MIB
+    """Most memory of one query in the store."""
 
-    max_body_bytes: BodyBytes = Field(16 * MIB, description="Largest request body as sent.")
-    max_decompressed_bytes: BodyBytes = Field(64 * MIB, description="Largest request body after decompression.")
-    receive_buffer_bytes: Positive = Field(
-        256 * MIB, description="Most bytes of OTLP requests under way; beyond them, clients are told to try again."
-    )
-    body_timeout_s: PositiveSeconds = Field(30.0, description="A request's body must arrive within this time.")
-    max_span_bytes: Positive = Field(256 * 1024, description="Largest single span.")
-    max_span_attributes: Positive = Field(1024, description="Most attributes of one span.")
-    max_payload_days: Positive = Field(31, description="Most days that the spans of one payload may start or end on.")
-    max_future_s: PositiveSeconds = Field(86400.0, description="A span that ends further in the future is left out.")
+    max_body_bytes: BodyBytes = 16 * MIB
+    """Largest request body as sent."""
+    max_decompressed_bytes: BodyBytes = 64 * MIB
+    """Largest request body after decompression; no more than this is ever unpacked."""
+    receive_buffer_bytes: Positive = 256 * MIB
+    """Most bytes of all OTLP bodies that are being received and checked, over HTTP and gRPC, as sent and decompressed;
+    at this limit, clients are told to try again."""
+    body_timeout_s: PositiveSeconds = 30.0
+    """A request's body must arrive within this time, and a client must read some of its answer within it; otherwise the
+    connection is closed. A header has 10 s and 64 KiB, and trailers have 64 KiB."""
+    max_span_bytes: Positive = 256 * 1024
+    """Largest single span."""
+    max_span_attributes: Positive = 1024
+    """Most attributes of one span."""
+    max_payload_days: Positive = 31
+    """Most days that the spans, data points or log records of one payload may have; each day is a partition of the
+    tables."""
+    max_future_s: PositiveSeconds = 86400.0
+    """A span that ends further in the collector's future is left out."""
 
-    fsync: Fsync = Field(
-        Fsync.ACK, description="ack syncs to disk before the acknowledgement; os leaves that to the operating system."
-    )
-    segment_bytes: Positive = Field(64 * MIB, description="A segment of a log is sealed at this size.")
-    segment_age_s: PositiveSeconds = Field(
-        1.0, description="A segment is also sealed at this age, so that its rows can be queried."
-    )
-    wal_max_bytes: Positive = Field(2048 * MIB, description="At this size of a log, clients are told to retry later.")
-    dedup_retention_s: PositiveSeconds = Field(3600.0, description="A repeated payload is recognised for this long.")
-    claim_retention_s: PositiveSeconds = Field(
-        86400.0, description="A payload that another collector of the same store took is recognised for this long."
-    )
+    fsync: Fsync = Fsync.ACK
+    """`ack`: on disk before it is acknowledged; `os`: left to the operating system, which survives a killed process but
+    not a power cut."""
+    segment_bytes: Positive = 64 * MIB
+    """A segment of the log is sealed, and then stored, at this size."""
+    segment_age_s: PositiveSeconds = 1.0
+    """A segment is also sealed at this age, so data can be queried about that much later; while data keeps coming,
+    segments that are not full are sealed every five times this age (docs/collector.md#what-it-costs)."""
+    wal_max_bytes: Positive = 2048 * MIB
+    """Bytes that may wait for the store; when they are reached, clients are told to try again later."""
+    dedup_retention_s: PositiveSeconds = 3600.0
+    """A repeated payload is recognised for this long after it was stored."""
+    claim_retention_s: PositiveSeconds = 86400.0
+    """A payload that another collector of the same ClickHouse server
+    (docs/collector.md#several-collectors-on-one-store) took is recognised for at least this long; of several
+    collectors, the shortest time counts."""
 
-    keep_content: bool = Field(
-        False, description="Prompts, answers and headers in the attributes of spans that no mapping reads are stored."
-    )
-    tenant_attributes: Attributes = Field(
-        "", description="Attributes, divided by commas, that give a tenant to a request without one; the first counts."
-    )
-    slo_class_attributes: Attributes = Field(
-        "", description="Attributes, divided by commas, that give an SLO class to a request without one."
-    )
-    join_after_s: PositiveSeconds = Field(
-        7.0, description="If several processes send the spans of a request, the collector waits for them this long."
-    )
-    scrape: Annotated[str, AfterValidator(_is_scrape)] = Field(
-        "",
-        description="Prometheus endpoints of engines to scrape, divided by commas: URL, SERVICE=URL, or SERVICE=dns+URL"
-        " for one target per address.",
-    )
-    scrape_files: str = Field(
-        "", description="Files of targets in Prometheus' file_sd format, divided by commas; their names may have a *."
-    )
-    scrape_interval_s: PositiveSeconds = Field(10.0, description="Each target is scraped once in this time.")
-    scrape_timeout_s: PositiveSeconds = Field(5.0, description="Longest time of one scrape.")
-    scrape_max_bytes: BodyBytes = Field(8 * MIB, description="Largest answer to a scrape.")
-    scrape_max_series: Positive = Field(2000, description="Most series of one scrape; the rest is left out.")
-    scrape_bearer_file: File | None = Field(None, description="File with a bearer token that is sent to every target.")
-    scrape_tls_ca: File | None = Field(None, description="CA (PEM) of the targets; the system's CAs if not given.")
-    sample_all_names: bool = Field(False, description="Metrics without a common name are stored too.")
+    keep_content: bool = False
+    """Prompts, answers and headers in the attributes of spans that no mapping reads are stored
+    (docs/collector.md#from-a-span-to-rows)."""
+    tenant_attributes: Attributes = ""
+    """Attributes, divided by commas, that give a tenant to a request without one; the first counts
+    (docs/slos.md#requests-without-a-class-or-a-tenant)."""
+    slo_class_attributes: Attributes = ""
+    """Attributes, divided by commas, that give an SLO class to a request without one."""
+    join_after_s: PositiveSeconds = 7.0
+    """If several processes send the spans of one request, the collector waits for them this long
+    (docs/collector.md#requests-of-several-processes)."""
+    scrape: Annotated[str, AfterValidator(_is_scrape)] = ""
+    """Endpoints of engines to scrape (docs/scraping.md), divided by commas: `URL`, `SERVICE=URL`, or `SERVICE=dns+URL`
+    for one target per address."""
+    scrape_files: str = ""
+    """Files of targets in Prometheus' `file_sd` format, divided by commas; their names may have a `*`."""
+    scrape_interval_s: PositiveSeconds = 10.0
+    """Each target is scraped once in this time."""
+    scrape_timeout_s: PositiveSeconds = 5.0
+    """Longest time of one scrape; no longer than the interval."""
+    scrape_max_bytes: BodyBytes = 8 * MIB
+    """Largest answer to a scrape, as sent and decompressed."""
+    scrape_max_series: Positive = 2000
+    """Most series of one scrape; the rest is left out and counted."""
+    scrape_bearer_file: File | None = None
+    """File with a bearer token that is sent to every target."""
+    scrape_tls_ca: File | None = None
+    """CA of the targets in PEM; the system's CAs if not given."""
+    sample_all_names: bool = False
+    """Metrics without a common name are stored too, scraped or sent."""
 
-    lost_after_s: PositiveSeconds = Field(
-        30.0, description="A request in flight counts as lost after it was not heard of for this long."
-    )
-    retention: Annotated[str, AfterValidator(_is_retention)] = Field(
-        "", description="How long rows are kept: 90d, or 90d,tokens=7d,TENANT/requests=30d. Empty keeps them for ever."
-    )
-    drain_timeout_s: PositiveSeconds = Field(
-        30.0, description="Longest shutdown. The log keeps the payloads that are not stored by then."
-    )
+    lost_after_s: PositiveSeconds = 30.0
+    """A request in flight counts as lost if nothing was heard of it for this long. The SDK announces a request at least
+    every 20 s: a smaller value makes normal requests count as lost."""
+    retention: Annotated[str, AfterValidator(_is_retention)] = ""
+    """How long rows are kept (docs/storage.md#retention): `90d`, or `90d,tokens=7d,TENANT/requests=30d`; empty keeps
+    them for ever."""
+    drain_timeout_s: PositiveSeconds = 30.0
+    """Longest shutdown; each stage that is left at its end still gets a second. The log keeps the payloads that are not
+    stored by then."""
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Settings:

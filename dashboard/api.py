@@ -15,6 +15,8 @@ from dashboard import login
 from tokentrail.shared.connection import KEY, ConnectionSettingError, client, in_words, remedy
 
 API_URL_VARIABLE = "TOKENTRAIL_API_URL"
+"""Address of the collector's API; a user and a password in it are sent, and never shown. Default:
+`http://127.0.0.1:8080`."""
 DEFAULT_API_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 60.0
 """The collector gives a query up after 30 s and says why; an overview has several."""

@@ -29,6 +29,7 @@ import streamlit as st
 from tokentrail.shared.formatting import plain
 
 VARIABLE: Final = "TOKENTRAIL_LOGIN"
+"""A TOML file with a login by OpenID Connect and each person's key (docs/dashboard.md#login)."""
 _TEXTS: Final = ("issuer", "client_id", "client_secret_file", "redirect_uri", "cookie_secret_file")
 _MOST_BYTES: Final = 4096
 

@@ -22,144 +22,98 @@ class Settings(BaseSettings):
         cli_implicit_flags=True,
         cli_avoid_json=True,
         extra="forbid",
+        use_attribute_docstrings=True,
         protected_namespaces=(),
     )
 
-    model: str = Field(
-        default="smollm2-135m-instruct",
-        min_length=1,
-        description="a known model's name, a GGUF file, or a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, BERT)",
-    )
-    keep_layers: str = Field(
-        default="",
-        pattern=LAYERS,
-        max_length=256,
-        description="layers of the model that are kept, such as 0-9,20-29, or their number; default: all",
-    )
-    served_model_name: str = Field(
-        default="", description="the model's name in requests; default: its name or file name"
-    )
-    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
-    port: int = Field(default=8000, ge=0, le=65535, description="port to listen on; 0: any free one")
-    variant: str = Field(default="", max_length=64, description="label of this experiment in every trace")
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="where to compute; auto: cuda if there is one"
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto",
-        description="data type of the weights; auto: bfloat16 on CUDA and with --quantization, else float32",
-    )
-    quantization: Literal["none", "int8", "int4", "fp8"] = Field(
-        default="none",
-        description="format of the weights: int8, or int4 in groups of 32, on the CPU; fp8 on CUDA. All else is then "
-        "bfloat16",
-    )
-    kv_cache_dtype: Literal["auto", "bfloat16", "int8", "int4"] = Field(
-        default="auto",
-        description="format of the KV cache: int8 with a scale for each head of a token, int4 in groups of 32; auto: "
-        "as --dtype",
-    )
-    attention_backend: Literal["auto", "triton", "numba", "sdpa"] = Field(
-        default="auto",
-        description="how a decode step computes attention: triton (CUDA) and numba (CPU) are kernels that read the "
-        "paged KV cache in place, and numba's also compute normalisation, rotation and activations; sdpa is torch's "
-        "attention over a copy; auto: the device's kernels, if their results equal torch's",
-    )
-    enforce_eager: bool = Field(
-        default=False, description="launch the kernels of a step one by one, without CUDA graphs"
-    )
-    threads: int | None = Field(
-        default=None, ge=1, le=1024, description="CPU threads for torch; default: measured at the start"
-    )
-    max_seqs: int = Field(default=16, ge=1, le=1024, description="most sequences in one batch")
-    max_batched_tokens: int = Field(
-        default=2048,
-        ge=1,
-        le=1 << 20,
-        description="most tokens computed in one step; at least max-seqs. The rest of a prompt follows in the next",
-    )
-    scheduling_policy: Literal["fcfs", "priority"] = Field(
-        default="fcfs", description="order of the waiting requests: the first to come, or the lowest `priority`"
-    )
-    batching: Literal["continuous", "static"] = Field(
-        default="continuous", description="static: no request joins a batch that decodes; for comparison"
-    )
-    chunked_prefill: bool = Field(
-        default=True, description="split prompts over steps; without it a prompt is computed in one step"
-    )
-    watermark_blocks: int = Field(
-        default=2,
-        ge=0,
-        le=1024,
-        description="KV-cache blocks that must stay free for each running sequence when another is admitted",
-    )
-    prefix_caching: bool = Field(
-        default=True, description="share the KV-cache blocks of equal beginnings, also of requests that have ended"
-    )
-    speculative_tokens: int = Field(default=0, ge=0, le=64, description="longest draft in one step; 0: no speculation")
-    speculative_model: str = Field(
-        default="",
-        description="a model with the same tokens, which makes the drafts; as --model; default: prompt lookup",
-    )
-    speculative_keep_layers: str = Field(
-        default="", pattern=LAYERS, max_length=256, description="layers of --speculative-model that are kept"
-    )
-    speculative_ngram: int = Field(
-        default=2,
-        ge=1,
-        le=16,
-        description="prompt lookup finds this many last tokens earlier in the sequence, and drafts what followed them",
-    )
-    block_size: int = Field(default=16, ge=1, le=1024, description="tokens in one KV-cache block")
-    kv_blocks: int | None = Field(
-        default=None,
-        ge=1,
-        description="KV-cache blocks; default: 1 GiB on the CPU, on CUDA the memory that the largest step leaves",
-    )
-    swap_space: float = Field(
-        default=0.0,
-        ge=0,
-        le=4096,
-        description="GiB of host memory for the KV-cache blocks of preempted requests; 0: they are computed again",
-    )
-    kv_role: Literal["none", "kv_producer", "kv_consumer"] = Field(
-        default="none",
-        description="kv_producer: compute prompts for another engine; kv_consumer: let another engine compute prompts",
-    )
-    kv_ip: str = Field(
-        default="127.0.0.1",
-        min_length=1,
-        description="address on which the producer listens, and to which consumers connect",
-    )
-    kv_port: int = Field(default=14579, ge=0, le=65535, description="the producer's port for consumers")
-    kv_timeout_s: float = Field(
-        default=30.0,
-        gt=0,
-        le=3600,
-        description="seconds that a consumer waits for a prompt's keys and values before it computes them itself",
-    )
-    max_model_len: int | None = Field(
-        default=None, ge=2, description="longest prompt and output together, in tokens; default: the model's own limit"
-    )
-    reasoning_start_str: str = Field(
-        default="", max_length=64, description="the marker before hidden reasoning, such as <think>"
-    )
-    reasoning_end_str: str = Field(
-        default="", max_length=64, description="the marker after hidden reasoning, such as </think>"
-    )
-    max_waiting: int = Field(default=256, ge=1, description="requests that may wait; more are refused with 503")
-    max_body_bytes: int = Field(
-        default=8 << 20, ge=1024, description="largest request body; larger ones are refused with 413"
-    )
-    idle_unload_s: float = Field(
-        default=0.0,
-        ge=0,
-        le=30 * 86400,
-        description="seconds without a request after which the model is unloaded until the next one; 0: never",
-    )
-    shutdown_grace_s: float = Field(
-        default=10.0, ge=0, le=3600, description="seconds that running requests get to finish after SIGTERM"
-    )
+    model: str = Field(default="smollm2-135m-instruct", min_length=1)
+    """A known model's name, a GGUF file, or a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, BERT)."""
+    keep_layers: str = Field(default="", pattern=LAYERS, max_length=256)
+    """Layers of the model that are kept (docs/engine.md#fewer-layers), such as `0-9,20-29`, or their number; default:
+    all."""
+    served_model_name: str = ""
+    """What clients call the model; default: the model's name or file name."""
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """Address to listen on. Requests under a host name that is neither a loopback name, an address, this one nor in
+    TOKENTRAIL_ALLOWED_HOSTS are refused with 421."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """Port; 0 takes a free one."""
+    variant: str = Field(default="", max_length=64)
+    """Label of this experiment in every trace; default: the quantisation, if there is one."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; `auto`: CUDA if there is a device."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Data type of the weights; `auto`: `float32` on the CPU, `bfloat16` on CUDA and with `--quantization`."""
+    quantization: Literal["none", "int8", "int4", "fp8"] = "none"
+    """Format of the weights (docs/engine.md#weights-in-fewer-bits): `int8`, or `int4` in groups of 32, on the CPU;
+    `fp8` on CUDA. All else is then `bfloat16`."""
+    kv_cache_dtype: Literal["auto", "bfloat16", "int8", "int4"] = "auto"
+    """Format of the KV cache (docs/engine.md#keys-and-values-in-fewer-bits): `int8` with a scale for each head of a
+    token, `int4` in groups of 32; `auto`: as the weights' activations."""
+    attention_backend: Literal["auto", "triton", "numba", "sdpa"] = "auto"
+    """How a decode step computes attention: `triton` (docs/engine.md#cuda) and `numba`
+    (docs/engine.md#kernels-for-a-cpu) are kernels that read the paged KV cache in place; `sdpa` is torch's attention
+    over a copy; `auto`: the device's kernels, if their results equal torch's."""
+    enforce_eager: bool = False
+    """Launch the kernels of a step one by one, without CUDA graphs (docs/engine.md#cuda)."""
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """CPU threads; default: measured at the start."""
+    max_seqs: int = Field(default=16, ge=1, le=1024)
+    """Sequences that run at once."""
+    max_batched_tokens: int = Field(default=2048, ge=1, le=1 << 20)
+    """Tokens computed in one step, at least `--max-seqs`."""
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    """Order of the waiting requests: `fcfs`, the first to come; `priority`, the lowest `priority` first, and the
+    highest is preempted first."""
+    batching: Literal["continuous", "static"] = "continuous"
+    """`static`: no request joins a batch that decodes, for comparison."""
+    chunked_prefill: bool = True
+    """Split prompts over steps; without it, each is computed in one step."""
+    watermark_blocks: int = Field(default=2, ge=0, le=1024)
+    """KV-cache blocks that stay free for each running sequence when another is admitted."""
+    prefix_caching: bool = True
+    """Share the KV-cache blocks of equal beginnings, also of requests that have ended."""
+    speculative_tokens: int = Field(default=0, ge=0, le=64)
+    """Longest draft in one step; 0: no speculation."""
+    speculative_model: str = ""
+    """A model with the same tokens that makes the drafts (docs/engine.md#drafts), given as --model is; default: prompt
+    lookup."""
+    speculative_keep_layers: str = Field(default="", pattern=LAYERS, max_length=256)
+    """Layers of `--speculative-model` that are kept; default: all."""
+    speculative_ngram: int = Field(default=2, ge=1, le=16)
+    """Prompt lookup finds this many last tokens earlier in the sequence, and drafts the tokens that followed them
+    there."""
+    block_size: int = Field(default=16, ge=1, le=1024)
+    """Tokens in one KV-cache block."""
+    kv_blocks: int | None = Field(default=None, ge=1)
+    """KV-cache blocks; default: 1 GiB on the CPU; on CUDA 95 percent of the memory that weights and the largest step
+    leave."""
+    swap_space: float = Field(default=0.0, ge=0, le=4096)
+    """GiB of host memory for the KV-cache blocks of preempted requests; 0: they are computed again."""
+    kv_role: Literal["none", "kv_producer", "kv_consumer"] = "none"
+    """Two engines (docs/engine.md#prefill-and-decode-on-two-engines): `kv_producer` computes prompts for the other, and
+    `kv_consumer` lets the other compute them."""
+    kv_ip: str = Field(default="127.0.0.1", min_length=1)
+    """Address on which the producer listens, and to which consumers connect."""
+    kv_port: int = Field(default=14579, ge=0, le=65535)
+    """The producer's port for consumers."""
+    kv_timeout_s: float = Field(default=30.0, gt=0, le=3600)
+    """Seconds that a consumer waits for a prompt's keys and values before it computes them itself."""
+    max_model_len: int | None = Field(default=None, ge=2)
+    """Longest prompt and output together, in tokens; default: the model's limit."""
+    reasoning_start_str: str = Field(default="", max_length=64)
+    """The marker before hidden reasoning, such as `<think>`; default: none."""
+    reasoning_end_str: str = Field(default="", max_length=64)
+    """The marker after it, such as `</think>`; default: none."""
+    max_waiting: int = Field(default=256, ge=1)
+    """Requests that may wait, each with one or many texts; more get 503."""
+    max_body_bytes: int = Field(default=8 << 20, ge=1024)
+    """Largest request body; larger ones get 413."""
+    idle_unload_s: float = Field(default=0.0, ge=0, le=30 * 86400)
+    """Seconds without a request after which the model is unloaded (docs/engine.md#scale-to-zero) until the next one; 0:
+    never."""
+    shutdown_grace_s: float = Field(default=10.0, ge=0, le=3600)
+    """Seconds that running requests get after SIGTERM."""
 
     @model_validator(mode="after")
     def _step_holds_every_sequence(self) -> Self:

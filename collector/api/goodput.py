@@ -17,10 +17,10 @@ from collector.slo.model import Thresholds
 class GoodputQuery(WindowQuery):
     """The thresholds to judge by."""
 
-    ttft: Duration | None = Field(None, description="for example `500ms`")
-    tpot: Duration | None = Field(None, description="for example `100ms`")
-    e2e: Duration | None = Field(None, description="for example `30s`")
-    surface: Literal["0", "1"] = Field("0", description="1: also attainment for every pair of TTFT and TPOT")
+    ttft: Duration | None = Field(None, description="longest TTFT, for example `500ms`")
+    tpot: Duration | None = Field(None, description="longest TPOT, for example `100ms`")
+    e2e: Duration | None = Field(None, description="longest E2E, for example `30s`")
+    surface: Literal["0", "1"] = Field("0", description="with `1`, attainment for every pair of TTFT and TPOT too")
 
 
 def router(ctx: Context) -> APIRouter:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Annotated, Final, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from collector.answer import Answer
 from collector.api import timeseries
 from collector.api.context import Context
 from collector.api.parameters import Duration, Name, WindowQuery
@@ -36,22 +37,24 @@ class OverviewQuery(WindowQuery):
     """The window, the SLO that the charts are of, and the width of their buckets."""
 
     slo: Name | None = Field(None, description="the charts show requests that this SLO selects, judged by it")
-    step: Duration | None = Field(None, description="for example `10s`; without it, a round one for 90 points or fewer")
+    step: Duration | None = Field(
+        None, description="width of the charts' buckets. Without it, a round one for 90 points or fewer"
+    )
 
 
-class Overview(BaseModel):
-    """`/overview`: answers of other endpoints. Null: engine processes serve all tenants, and the caller sees one.
-
-    `slos` and `engines` are not filtered; `engines` has those of the last 30 days.
-    """
+class Overview(Answer):
+    """`/overview`: the answers of other endpoints at one moment."""
 
     summary: Summary
     slos: Slos
+    """Not filtered."""
     incidents: Incidents
     timeseries: dict[Metric, Timeseries]
     kv: Kv | None
+    """Null, as the next two and the charts of engine processes, with a key of one tenant: processes serve all."""
     cold_starts: ColdStarts | None
     engines: Engines | None
+    """Of the last 30 days, and not filtered."""
 
 
 def router(ctx: Context) -> APIRouter:

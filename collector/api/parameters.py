@@ -64,9 +64,9 @@ class TimesQuery(BaseModel):
     start: Time = Field(
         "-15m",
         validate_default=True,
-        description="RFC 3339, unix seconds, `now`, or `-15m`",
+        description="RFC 3339, unix seconds, or relative to now: `-15m`, `-1h30m`, `now`",
     )
-    end: Time = Field("now", validate_default=True, description="RFC 3339, unix seconds, `now`, or `-15m`")
+    end: Time = Field("now", validate_default=True, description="as `start`")
 
     def bounds(self, now_ns: int) -> dict[str, int]:
         """The bounds as parameters of a query, when the clock shows `now_ns`.
@@ -85,7 +85,9 @@ class WindowQuery(TimesQuery):
     model: Names = Field([], description="only requests of this model; may be repeated (any of)")
     tenant: Names = Field([], description="only requests of this tenant; may be repeated")
     variant: Names = Field([], description="only requests of this variant; may be repeated")
-    engine: Names = Field([], description="only requests to this kind of server; may be repeated")
+    engine: Names = Field(
+        [], description="only requests that this product answered (`tokentrail`, `vllm`, …); may be repeated"
+    )
     slo_class: Names = Field([], description="only requests of this SLO class; may be repeated")
     vantage: Names = Field([], description="only requests measured there (`server`, `client`); may be repeated")
 

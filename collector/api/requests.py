@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from collector.answer import Answer
 from collector.api import cursor
 from collector.api.context import Context
 from collector.api.cursor import Cursor
@@ -38,37 +39,45 @@ _KEYS: Mapping[Sort, str] = {**_ORDER, "tpot": "reinterpretAsUInt64(tpot_ns)"}
 class RequestsQuery(WindowQuery):
     """Filters, order and page of request rows."""
 
-    sort: Sort = "end"
-    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    sort: Sort = Field("end", description="the largest first")
+    limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="rows of a page")
     cursor: Annotated[str, Field(max_length=512)] | None = Field(None, description="`next` of the page before")
     status: Literal["ok", "error", "cancelled", "unknown", "in_flight", "lost"] | None = Field(
-        None, description="without one: all that have ended"
+        None,
+        description="only requests that ended so (`unknown`: nobody tells whether well), or that had not ended at the "
+        "window's end, oldest first; without it, all that ended in the window",
     )
     slo: Name | None = Field(None, description="only requests that this SLO selects")
-    verdict: Verdict | None = Field(None, description="of `slo`, or of all SLOs together")
+    verdict: Verdict | None = Field(
+        None, description="only requests with this verdict of `slo`, or without it of all SLOs together"
+    )
     service: Name | None = Field(None, description="only requests to processes of this service")
     instance: Name | None = Field(None, description="only requests to this engine process")
     process_tenant: Name | None = Field(
         None, description="only requests to processes of this tenant; empty: to those that belong to all tenants"
     )
     cause: Literal["kv_eviction", "cold_start"] | None = Field(
-        None, description="only requests that lost KV-cache blocks while they ran, or that waited for a cold start"
+        None,
+        description="only requests that lost KV-cache blocks while they ran, or that ended, had waited for a cold "
+        "start and overlap the time",
     )
-    cause_start: Time | None = Field(None, description="from then on; without it, from the window's start")
-    cause_end: Time | None = Field(None, description="until then; without it, until the window's end")
-    request_id: Name | None = None
+    cause_start: Time | None = Field(None, description="of `cause`: from then on. Without it, from the window's start")
+    cause_end: Time | None = Field(None, description="of `cause`: until then. Without it, until the window's end")
+    request_id: Name | None = Field(None, description="the response id, as the client received it")
     trace_id: Annotated[str, Field(pattern="^[0-9a-fA-F]{4,32}$")] | None = Field(
-        None, description="the first hex digits of the trace id, or all 32"
+        None, description="the first four hex digits of the trace id or more"
     )
 
 
-class Requests(BaseModel):
-    """`/requests`. `total` counts the rows of all pages; `next` is the cursor of the next page, null on the last."""
+class Requests(Answer):
+    """`/requests`."""
 
     window: WindowOut
     requests: list[RequestRow]
     total: int
+    """The rows of all pages."""
     next: str | None
+    """The `cursor` of the next page; null on the last one."""
 
 
 def router(ctx: Context) -> APIRouter:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
 
+from collector.answer import Answer
 from collector.api.context import Context
 from collector.api.parameters import WindowQuery
 from collector.api.session import ALL_TENANTS
@@ -21,7 +21,7 @@ from collector.status import IngestStatus
 _MOST_PROBLEMS: Final = 100
 
 
-class SampledProcessOut(BaseModel):
+class SampledProcessOut(Answer):
     """The newest samples of one process, by common name."""
 
     service: str
@@ -30,20 +30,23 @@ class SampledProcessOut(BaseModel):
     engine: str
     models: list[str]
     up: bool | None
+    """Whether the last scrape was answered; null when nobody scrapes it."""
     reason: str
+    """Why the last scrape gave no values."""
     seen: str
     scrape_s: float | None
     values: dict[str, float]
+    """By common name, over all series of the process; of a histogram the number of its observations."""
 
 
-class DiscoveryProblem(BaseModel):
+class DiscoveryProblem(Answer):
     """A file of targets, or a name, that tells no targets now. Those that it told before are still scraped."""
 
     source: str
     problem: str
 
 
-class Samples(BaseModel):
+class Samples(Answer):
     """`/samples`."""
 
     window: WindowOut

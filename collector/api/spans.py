@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from collector.answer import Answer
 from collector.api.context import Context
 from collector.api.parameters import Names, TimesQuery
 from collector.measure.answers import WindowOut
@@ -42,11 +43,11 @@ class SpanNamesQuery(TimesQuery):
 class SpansQuery(SpanNamesQuery):
     """A page of spans."""
 
-    limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    offset: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="spans of a page")
+    offset: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(0, description="spans before this page")
 
 
-class SpanEvent(BaseModel):
+class SpanEvent(Answer):
     """One event of a span."""
 
     time: str
@@ -54,7 +55,7 @@ class SpanEvent(BaseModel):
     attributes: dict[str, str]
 
 
-class SpanOut(BaseModel):
+class SpanOut(Answer):
     """One span. Values of attributes are text."""
 
     trace_id: str
@@ -74,7 +75,7 @@ class SpanOut(BaseModel):
     events: list[SpanEvent]
 
 
-class Spans(BaseModel):
+class Spans(Answer):
     """`/spans`."""
 
     window: WindowOut
@@ -82,7 +83,7 @@ class Spans(BaseModel):
     total: int
 
 
-class SpanName(BaseModel):
+class SpanName(Answer):
     """The spans of one name, scope and service: their number, and up to 200 keys of their attributes."""
 
     service: str
@@ -92,10 +93,11 @@ class SpanName(BaseModel):
     first_start: str
     last_start: str
     attribute_keys: list[str]
+    """At most 200."""
     resource_keys: list[str]
 
 
-class SpanNames(BaseModel):
+class SpanNames(Answer):
     """`/spans/names`."""
 
     window: WindowOut

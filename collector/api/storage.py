@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
 
+from collector.answer import Answer
 from collector.api.parameters import NoQuery
 from collector.api.session import ALL_TENANTS
 from collector.measure.times import rfc3339
@@ -15,21 +15,23 @@ from collector.store.retention import Retention
 from collector.store.usage import Usage
 
 
-class TableOut(BaseModel):
+class TableOut(Answer):
     """One table. Deleted rows count until a merge has removed them."""
 
     name: str
     rows: int
     parts: int
     broken_parts: int
-    """Parts that ClickHouse found damaged and set aside: their rows are in no answer."""
+    """Damaged on the disk: docs/storage.md#damaged-parts."""
     disk_bytes: int
     uncompressed_bytes: int
     oldest: str | None
+    """Null for an empty table."""
     retention_s: int | None
+    """Null for rows that are kept for ever."""
 
 
-class TenantRetention(BaseModel):
+class TenantRetention(Answer):
     """A tenant with a retention of its own: its rows are kept for a shorter time."""
 
     tenant: str
@@ -37,32 +39,32 @@ class TenantRetention(BaseModel):
     retention_s: int
 
 
-class LogOut(BaseModel):
+class LogOut(Answer):
     """The payloads of this collector that the store does not have yet."""
 
     segments: int
     bytes: int
 
 
-class DeadLettersOut(BaseModel):
+class DeadLettersOut(Answer):
     """Payloads of this collector that the store refused. Each is two files."""
 
     files: int
     bytes: int
 
 
-class DiskOut(BaseModel):
+class DiskOut(Answer):
     """One disk of the store."""
 
     host: str
-    """The node of a cluster; empty without one."""
+    """The node of a cluster; else empty."""
     name: str
     path: str
     free_bytes: int
     total_bytes: int
 
 
-class Storage(BaseModel):
+class Storage(Answer):
     """`/storage`."""
 
     tables: list[TableOut]
@@ -71,7 +73,7 @@ class Storage(BaseModel):
     dead_letters: DeadLettersOut | None
     disks: list[DiskOut]
     data_dir_free_bytes: int | None
-    """Null for a disk that does not answer."""
+    """Of this collector's data folder; null where the disk does not tell."""
     data_dir_total_bytes: int | None
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from collector.answer import Answer
 from collector.api.context import Context
 from collector.api.parameters import Duration, Name, WindowQuery, find_slo
 from collector.api.problems import bad_parameter
@@ -48,15 +49,17 @@ class TimeseriesQuery(WindowQuery):
     """The metric, and the width of a bucket."""
 
     metric: Metric
-    step: Duration = Field("10s", validate_default=True, description="for example `10s`")
+    step: Duration = Field("10s", validate_default=True, description="width of a bucket")
     slo: Name | None = Field(None, description="only requests that this SLO selects, judged by it")
 
 
-class LatencyPoint(BaseModel):
+class LatencyPoint(Answer):
     """One bucket of a latency, in seconds."""
 
     t: str
+    """When the bucket begins."""
     partial: bool
+    """A part of the bucket is outside the window, or incomplete."""
     count: Number
     p50: float
     p90: float
@@ -65,8 +68,8 @@ class LatencyPoint(BaseModel):
     max: float
 
 
-class ValuePoint(BaseModel):
-    """One bucket of a metric with one value. It is partial if a part of it is outside the window, or incomplete."""
+class ValuePoint(Answer):
+    """One bucket of another metric."""
 
     t: str
     partial: bool
@@ -76,8 +79,8 @@ class ValuePoint(BaseModel):
 Point = LatencyPoint | ValuePoint
 
 
-class Timeseries(BaseModel):
-    """`/timeseries`. Rates have no point behind `window.complete_until`."""
+class Timeseries(Answer):
+    """`/timeseries`."""
 
     window: WindowOut
     metric: str
@@ -85,6 +88,7 @@ class Timeseries(BaseModel):
     step_s: float
     estimated: bool
     points: Sequence[Point]
+    """Rates have none behind `window.complete_until`."""
 
 
 def router(ctx: Context) -> APIRouter:

@@ -1,4 +1,5 @@
-"""The registry of all metrics of `/metrics`: names, meanings and labels. A test holds docs/metrics.md to it."""
+"""The registry of all metrics of `/metrics`: names, meanings and labels, of which the tables of docs/metrics.md
+are made."""
 
 from __future__ import annotations
 
@@ -46,26 +47,26 @@ TTFT = Metric(
 )  # fmt: skip
 TPOT = Metric(
     "gen_ai_server_time_per_output_token_seconds", "histogram",
-    "Mean time per output token after the first, of requests that ended ok with two tokens or more.", REQUEST,
+    "Mean time per output token after the first (TPOT), of requests that ended ok with two tokens or more.", REQUEST,
 )  # fmt: skip
 E2E = Metric(
     "gen_ai_server_request_duration_seconds", "histogram",
-    "Arrival to last token of requests that ended ok, and to the failure of those with an error_type.",
-    (*REQUEST, "error_type"),
+    "Arrival to last token of requests that ended ok (`error_type` is empty), and to the failure of those that "
+    "failed; cancelled ones have none.", (*REQUEST, "error_type"),
 )  # fmt: skip
 
 REQUESTS = Metric(
     "tokentrail_requests_total", "counter",
-    "Requests that ended, by status: ok, error, cancelled or unknown.", (*REQUEST, "status"),
+    "Requests that ended, by `status`: `ok`, `error`, `cancelled`, `unknown`.", (*REQUEST, "status"),
 )  # fmt: skip
 TOKENS = Metric(
     "tokentrail_tokens_total", "counter",
-    "Tokens of requests that ended and reported them, by gen_ai_token_type: input or output.",
+    "Tokens of requests that ended and reported them, by `gen_ai_token_type`: `input`, `output`.",
     (*REQUEST, "gen_ai_token_type"),
 )  # fmt: skip
 CACHED_TOKENS = Metric(
     "tokentrail_cached_input_tokens_total", "counter",
-    "Input tokens of requests that ended which came from the prefix cache, where the engine reports them.", REQUEST,
+    "Input tokens that came from the prefix cache; no series where the engine does not report them.", REQUEST,
 )  # fmt: skip
 
 SLO: Final = ("slo", "tenant")
@@ -73,29 +74,29 @@ SLO: Final = ("slo", "tenant")
 
 SLO_REQUESTS = Metric(
     "tokentrail_slo_requests_total", "counter",
-    "Requests that an SLO judges: all it selects but the excused and the undetermined. One in flight counts once it "
-    "is known to be bad.",
-    SLO,
+    "Requests that the SLO judges: all it selects but the excused (cancelled in time, or failed with an excluded "
+    "error) and the undetermined. One in flight counts once it is known to be bad.", SLO,
 )  # fmt: skip
 SLO_GOOD = Metric(
     "tokentrail_slo_good_requests_total", "counter",
-    "Those of tokentrail_slo_requests_total that ended ok and met every threshold, and lost ones that came back and "
-    "were not bad.", SLO,
+    "Requests of tokentrail_slo_requests_total that ended ok and met every threshold, and lost ones that came back "
+    "and were not bad.", SLO,
 )  # fmt: skip
 SLO_UNDETERMINED = Metric(
     "tokentrail_slo_undetermined_requests_total", "counter",
-    "Requests that ended ok and are neither good nor bad: a threshold needs a value that is not known.", SLO,
+    "Requests that are neither good nor bad: a threshold needs a value that is not known, or nobody tells whether "
+    "they ended well.", SLO,
 )  # fmt: skip
 SLO_INFO = Metric(
-    "tokentrail_slo_info", "gauge", "1. The hash is that of the SLO's definition in the collector's SLO file.",
-    ("slo", "hash", "owner", "team"),
+    "tokentrail_slo_info", "gauge",
+    "1. `hash` is that of the SLO's definition in the collector's SLO file.", ("slo", "hash", "owner", "team"),
 )  # fmt: skip
 SLO_OBJECTIVE = Metric(
     "tokentrail_slo_objective_ratio", "gauge", "Share of requests that is promised to be good.", ("slo",)
 )
 SLO_SELECTED = Metric(
-    "tokentrail_slo_selected_requests", "gauge", "Requests of the last day that ended and that the SLO selects.",
-    ("slo",),
+    "tokentrail_slo_selected_requests", "gauge",
+    "Requests of the last day that ended and that the SLO selects.", ("slo",),
 )  # fmt: skip
 SLO_CANDIDATES = Metric(
     "tokentrail_slo_candidate_requests", "gauge", "Requests of the last day that ended, whichever SLO selects them."
@@ -110,16 +111,18 @@ SLO_BUDGET_LEFT = Metric(
 )  # fmt: skip
 SLO_BURN = Metric(
     "tokentrail_slo_burn_rate", "gauge",
-    "How many times as fast as allowed the budget burns over a window; absent without requests.", (*SLO, "window"),
+    "How many times as fast as allowed the budget burns, by `window` (`5m`, `1h`, …); absent without requests.",
+    (*SLO, "window"),
 )  # fmt: skip
 SLO_EXHAUSTION = Metric(
     "tokentrail_slo_exhaustion_seconds", "gauge",
-    "Time until the error budget is gone at the burn rate of the last hour; 0 when it is gone, absent while nothing "
-    "burns.", SLO,
+    "Time until the budget is gone at the burn rate of the last hour; 0 when it is gone, absent while nothing burns.",
+    SLO,
 )  # fmt: skip
 SLO_EVALUATED = Metric(
     "tokentrail_slo_evaluation_timestamp_seconds", "gauge",
-    "When attainment, budget, burn rates and selected requests were last computed; 0 before the first time.",
+    "When attainment, budget, burn rates and selected requests were last computed: every minute or less often, since "
+    "they read the SLO's whole window; 0 before the first time.",
 )  # fmt: skip
 SLO_IN_FLIGHT = Metric(
     "tokentrail_slo_in_flight_violations", "gauge", "Requests in flight that are past a threshold now.", ("slo",)
@@ -130,11 +133,11 @@ IN_FLIGHT = Metric(
 )
 STUCK = Metric(
     "tokentrail_requests_stuck", "gauge",
-    "Requests in flight whose engine runs no step although it is heard of.", PROCESS,
+    "Requests in flight that their engine process still announces while it runs no step: it hangs.", PROCESS,
 )  # fmt: skip
 LOST = Metric(
     "tokentrail_requests_lost_total", "counter",
-    "Requests that were announced and never heard of again: their engine died.", PROCESS,
+    "Requests that were announced and never heard of again: the engine died.", PROCESS,
 )  # fmt: skip
 LAST_LOST = Metric(
     "tokentrail_requests_last_lost_timestamp_seconds", "gauge", "When a request was last given up as lost.", PROCESS
@@ -145,8 +148,8 @@ WAITING = Metric("tokentrail_requests_waiting", "gauge", "Requests queued at the
 KV_USAGE = Metric("tokentrail_kv_usage_ratio", "gauge", "KV-cache blocks in use at the newest step, 0 to 1.", PROCESS)
 KV_EVICTED = Metric(
     "tokentrail_kv_evicted_blocks_total", "counter",
-    "KV-cache blocks evicted, by reason: preemption took them from a running request, cache_full dropped cached ones.",
-    (*PROCESS, "reason"),
+    "KV-cache blocks evicted, by `reason`: `preemption` took them from a running request, `cache_full` dropped cached"
+    " ones.", (*PROCESS, "reason"),
 )  # fmt: skip
 PREEMPTIONS = Metric(
     "tokentrail_preemptions_total", "counter", "Running requests that lost their KV-cache blocks.", PROCESS
@@ -157,8 +160,9 @@ LAST_PREEMPTION = Metric(
 )  # fmt: skip
 
 ENGINE_UP = Metric(
-    "tokentrail_engine_up", "gauge", "1 when the last scrape of the process was answered, 0 when it failed.", SAMPLED
-)
+    "tokentrail_engine_up", "gauge",
+    "1 when the last scrape was answered, 0 when it failed; absent for a process that sends its metrics.", SAMPLED,
+)  # fmt: skip
 ENGINE_RUNNING = Metric(
     "tokentrail_engine_requests_running", "gauge", "Requests in the batch, by the engine's own metrics.", SAMPLED
 )
@@ -177,9 +181,9 @@ ENGINE_KV_USAGE = Metric(
     "tokentrail_engine_kv_cache_usage_ratio", "gauge", "KV cache in use, 0 to 1, by the engine's own metrics.", SAMPLED
 )
 
-COLD_STARTS = Metric("tokentrail_cold_starts_total", "counter", "Starts of engine processes.", PROCESS)
+COLD_STARTS = Metric("tokentrail_cold_starts_total", "counter", "Starts of the process, also from zero.", PROCESS)
 COLD_STARTS_FAILED = Metric(
-    "tokentrail_cold_starts_failed_total", "counter", "Starts of engine processes that ended with an error.", PROCESS
+    "tokentrail_cold_starts_failed_total", "counter", "Starts of the process that ended with an error.", PROCESS
 )
 COLD_START_DURATION = Metric(
     "tokentrail_cold_start_last_duration_seconds", "gauge", "How long the process's latest start took.", PROCESS
@@ -191,13 +195,14 @@ COLD_START_END = Metric(
 CLOCK: Final = ("service_name", PROCESS_TENANT)
 CLOCK_AHEAD = Metric(
     "tokentrail_clock_ahead_seconds", "gauge",
-    "How far requests of a service ended after the collector's clock: its clock is ahead, or the collector's behind.",
-    CLOCK,
+    "How far in the collector's future a request of the service ended, at most, in the last 15 minutes: its clock is "
+    "ahead, or the collector's behind. Absent for services that are not a second ahead.", CLOCK,
 )  # fmt: skip
 CLOCK_BEHIND = Metric(
     "tokentrail_clock_behind_seconds", "gauge",
-    "How long after its end each request of a process of the service arrives: its clock is behind, or it sends late.",
-    CLOCK,
+    "How long after its end, by its process's clock, the timeliest request of the last 15 minutes of a process of the"
+    " service arrived, of its processes the latest one's: its clock is behind, or it sends late. Absent for services "
+    "below 30 s.", CLOCK,
 )  # fmt: skip
 
 PAYLOADS = Metric("tokentrail_collector_payloads_received_total", "counter", "OTLP payloads acknowledged.")
@@ -206,115 +211,140 @@ DUPLICATES = Metric(
 )
 REPEATED = Metric(
     "tokentrail_collector_payloads_repeated_total", "counter",
-    "Acknowledged payloads that were left out of an insert, because another segment has claimed the same bytes.",
+    "Acknowledged payloads that were left out of an insert, because another segment has claimed the same bytes "
+    "(docs/collector.md#several-collectors-on-one-store).",
 )  # fmt: skip
 REJECTED = Metric(
-    "tokentrail_collector_payloads_rejected_total", "counter", "OTLP payloads answered with an error.", ("reason",)
-)
+    "tokentrail_collector_payloads_rejected_total", "counter",
+    "OTLP payloads answered with an error, by `reason`.", ("reason",),
+)  # fmt: skip
 LIMITED = Metric(
     "tokentrail_collector_payloads_limited_total", "counter",
-    "OTLP payloads refused because their tenant is over a limit; at most 1,000 pairs of labels, then tenant `other`.",
-    ("tenant", "limit"),
+    "OTLP payloads refused because their `tenant` is over a `limit` (`spans`, `bytes`, `models`, …); at most 1,000 "
+    "pairs, then tenant `other`.", ("tenant", "limit"),
 )  # fmt: skip
 API_REFUSED = Metric(
     "tokentrail_collector_api_requests_refused_total", "counter",
-    "Requests to the API that were refused or given up.", ("reason",),
+    "Requests to the API that were refused or given up, by `reason`: `ambiguous`, `unauthenticated`, `forbidden`, "
+    "`wrong_host`, `busy`, `too_long`, `too_large`, `client_left`.", ("reason",),
 )  # fmt: skip
 DEAD_LETTERED = Metric(
     "tokentrail_collector_payloads_dead_lettered_total", "counter",
-    "Acknowledged payloads, or parts of them, that the store refused or the disk damaged; kept as dead letters.",
+    "Acknowledged payloads, or parts of them, that the store refused or the disk damaged; kept as dead letters "
+    "(docs/collector.md#dead-letters).",
 )  # fmt: skip
 NOT_JOINED = Metric(
     "tokentrail_collector_segments_not_joined_total", "counter",
-    "Log segments whose requests the store refused when they were joined with their parts.",
+    "Log segments whose requests the store refused when they were joined with their parts "
+    "(docs/collector.md#requests-of-several-processes); their rows are missing.",
 )  # fmt: skip
 SPANS = Metric("tokentrail_collector_spans_received_total", "counter", "Spans in acknowledged payloads.")
 SPANS_REJECTED = Metric(
-    "tokentrail_collector_spans_rejected_total", "counter", "Spans left out of acknowledged payloads.", ("reason",)
-)
+    "tokentrail_collector_spans_rejected_total", "counter",
+    "Spans left out of acknowledged payloads, by `reason`.", ("reason",),
+)  # fmt: skip
 DATA_POINTS = Metric(
-    "tokentrail_collector_data_points_received_total", "counter", "Data points of metrics in acknowledged payloads."
-)
+    "tokentrail_collector_data_points_received_total", "counter",
+    "Data points of metrics in acknowledged payloads, those of scrapes included.",
+)  # fmt: skip
 DATA_POINTS_DROPPED = Metric(
     "tokentrail_collector_data_points_dropped_total", "counter",
-    "Data points of metrics left out of acknowledged payloads.", ("reason",),
+    "Data points left out, by `reason`: `unknown_name`, `other_name` (the engine has a better name for the same, or "
+    "another rank says it too), `no_value`, `unsupported`, `kind`, `labels`, `time`, `future`, `too_many_days`.",
+    ("reason",),
 )  # fmt: skip
 LOG_RECORDS_DROPPED = Metric(
     "tokentrail_collector_log_records_dropped_total", "counter",
-    "Log records left out of acknowledged payloads.", ("reason",),
+    "Log records left out, by `reason`: `unclaimed` (no engine's mapping reads them; the collector's log names their "
+    "scopes), `time`, `future`, `too_many_days`, `too_many_attributes`, `too_large`.", ("reason",),
 )  # fmt: skip
 NAMES_CUT = Metric(
     "tokentrail_collector_names_cut_total", "counter",
-    "Names in acknowledged spans and log records that had more than 1,024 characters and are stored in part.",
+    "Names of more than 1,024 characters in spans and log records, which are stored in part "
+    "(docs/collector.md#refusals).",
 )  # fmt: skip
 SCRAPES = Metric(
-    "tokentrail_collector_scrapes_total", "counter", "Scrapes by result: ok, or why it failed.", ("result",)
-)
+    "tokentrail_collector_scrapes_total", "counter",
+    "Scrapes by `result`: `ok`, why it failed (docs/scraping.md#up-down-gone), or `log` when the log took no samples.",
+    ("result",),
+)  # fmt: skip
 SCRAPE_SERIES_DROPPED = Metric(
     "tokentrail_collector_scrape_series_dropped_total", "counter",
-    "Series left out of scrapes: more than TOKENTRAIL_SCRAPE_MAX_SERIES, or histograms that are none.",
+    "Series left out of scrapes: more than TOKENTRAIL_SCRAPE_MAX_SERIES of one target, or histograms that are none.",
 )  # fmt: skip
 SCRAPE_TARGETS = Metric("tokentrail_collector_scrape_targets", "gauge", "Targets that are scraped.")
 SCRAPE_TARGETS_DROPPED = Metric(
-    "tokentrail_collector_scrape_targets_dropped", "gauge", "Targets beyond the 1,000 that a collector scrapes."
+    "tokentrail_collector_scrape_targets_dropped", "gauge", "Targets beyond the 1,000 that one collector scrapes."
 )
 PROCESSES_DROPPED = Metric(
     "tokentrail_collector_engine_processes_dropped", "gauge",
-    "Processes with samples that /metrics leaves out, because it has 1,000 of them.",
+    "Processes with samples of the last five minutes that `tokentrail_engine_*` leave out, because there are more "
+    "than 1,000.",
 )  # fmt: skip
 PROCESSES_UNDER_OTHER = Metric(
     "tokentrail_collector_processes_under_other", "gauge",
-    'Engine processes whose gauges are those of "other", because /metrics has 500 of them or the name is too long.',
+    "Engine processes whose metrics are those of `other`, because /metrics has 500 of them or their name is too long.",
 )  # fmt: skip
 BYTES = Metric("tokentrail_collector_received_bytes_total", "counter", "Bytes received, after decompression.")
 SEGMENTS = Metric("tokentrail_collector_segments_inserted_total", "counter", "Log segments written to the store.")
 WAL_SEGMENTS = Metric("tokentrail_collector_wal_segments", "gauge", "Log segments that the store does not have yet.")
 WAL_BYTES = Metric("tokentrail_collector_wal_bytes", "gauge", "Bytes in the log that the store does not have yet.")
 LAST_INSERT = Metric(
-    "tokentrail_collector_last_insert_timestamp_seconds",
-    "gauge",
+    "tokentrail_collector_last_insert_timestamp_seconds", "gauge",
     "When the store last took a segment; 0 before the first.",
+)  # fmt: skip
+STORE_ROWS = Metric(
+    "tokentrail_store_rows", "gauge", "Rows of a table, with deleted ones until a merge has removed them.", ("table",)
 )
-STORE_ROWS = Metric("tokentrail_store_rows", "gauge", "Rows of a table of the store.", ("table",))
-STORE_BYTES = Metric("tokentrail_store_bytes", "gauge", "Bytes of a table on the store's disk.", ("table",))
+STORE_BYTES = Metric("tokentrail_store_bytes", "gauge", "Bytes of a table on the disk.", ("table",))
 STORE_BROKEN = Metric(
     "tokentrail_store_broken_parts", "gauge",
-    "Parts of a table that ClickHouse found damaged and set aside when it started: their rows are in no answer.",
-    ("table",),
+    "Parts of a table that ClickHouse found damaged and set aside when it started: their rows are in no answer "
+    "(docs/storage.md#damaged-parts).", ("table",),
 )  # fmt: skip
 _DISK: Final = ("host", "disk", "path")
 """Labels of a disk of the store. The host is empty but on a cluster."""
 STORE_FREE = Metric("tokentrail_store_disk_free_bytes", "gauge", "Free bytes of a disk of the store.", _DISK)
 STORE_TOTAL = Metric("tokentrail_store_disk_total_bytes", "gauge", "Bytes of a disk of the store.", _DISK)
 RETENTION_ROWS = Metric(
-    "tokentrail_collector_retention_rows_total", "counter", "Rows that the retention removed from a table.", ("table",)
-)
+    "tokentrail_collector_retention_rows_total", "counter",
+    "Rows that the retention (docs/storage.md#retention) removed, by `table`.", ("table",),
+)  # fmt: skip
 RETENTION_FAILURES = Metric(
-    "tokentrail_collector_retention_failures_total", "counter", "Rounds of the retention that ended with an error."
-)
+    "tokentrail_collector_retention_failures_total", "counter",
+    "Rounds of the retention that ended with an error; the next one is a minute later.",
+)  # fmt: skip
 RETENTION_LAST = Metric(
     "tokentrail_collector_retention_last_timestamp_seconds", "gauge",
-    "When the retention last ended a round; 0 before the first.",
+    "When the retention last ended a round; 0 before the first, and without a retention.",
 )  # fmt: skip
 DEAD_LETTER_BYTES = Metric("tokentrail_collector_dead_letter_bytes", "gauge", "Bytes of all dead letters on the disk.")
 DATA_DIR_FREE = Metric(
-    "tokentrail_collector_disk_free_bytes", "gauge", "Free bytes on the disk of the log and the dead letters."
+    "tokentrail_collector_disk_free_bytes", "gauge",
+    "Free bytes on the disk of the log and the dead letters; of several disks in the data folder, the one with the "
+    "least room; absent when it does not answer.",
+)  # fmt: skip
+DATA_DIR_TOTAL = Metric(
+    "tokentrail_collector_disk_total_bytes", "gauge", "Bytes of the disk of the log and the dead letters."
 )
-DATA_DIR_TOTAL = Metric("tokentrail_collector_disk_total_bytes", "gauge", "Bytes of that disk.")
 CERTIFICATE_FROM = Metric(
-    "tokentrail_collector_certificate_not_before_timestamp_seconds", "gauge", "When the TLS certificate becomes valid."
-)
+    "tokentrail_collector_certificate_not_before_timestamp_seconds", "gauge",
+    "When the TLS certificate (docs/collector.md#tls) becomes valid; absent without TLS, and for a certificate that "
+    "no client takes.",
+)  # fmt: skip
 CERTIFICATE_UNTIL = Metric(
-    "tokentrail_collector_certificate_not_after_timestamp_seconds", "gauge", "When the TLS certificate is over."
+    "tokentrail_collector_certificate_not_after_timestamp_seconds", "gauge", "When the TLS certificate expires."
 )
 CERTIFICATE_USABLE = Metric(
     "tokentrail_collector_certificate_usable", "gauge",
-    "1 when the newest TLS certificate can be used; 0 when its files cannot, or when it is not for a server.",
+    "1 when the newest TLS certificate can be used; 0 when its files cannot be, so that the old one stays, or when it"
+    " is not for a server; absent without TLS.",
 )  # fmt: skip
-READY = Metric("tokentrail_collector_ready", "gauge", "1 when the collector can store accepted data, as /readyz says.")
+READY = Metric("tokentrail_collector_ready", "gauge", "1 when accepted data can be stored, as /readyz says.")
 STORE_UP = Metric(
     "tokentrail_collector_store_up", "gauge",
-    "1 when the store answered the latest refresh; when 0, what comes from it is as old as the state's timestamp says.",
+    "1 when the store answered the latest refresh; when 0, what comes from it is as old as the state's timestamp "
+    "says.",
 )  # fmt: skip
 STATE_AT = Metric(
     "tokentrail_collector_state_timestamp_seconds", "gauge",
@@ -322,15 +352,18 @@ STATE_AT = Metric(
 )  # fmt: skip
 HEARD_UNTIL = Metric(
     "tokentrail_collector_heard_until_timestamp_seconds", "gauge",
-    "The store has everything that was received up to this time; requests count as lost by silence before it.",
+    "The store has everything that was received up to this time; requests count as lost (docs/slos.md#good-requests) "
+    "by silence before it.",
 )  # fmt: skip
 EARLY_FORGOTTEN = Metric(
     "tokentrail_collector_early_requests_forgotten_total", "counter",
-    "Requests that were counted in flight and forgotten because there were too many; their ends count again.",
+    "Requests that were counted in flight and forgotten, because there were more than 100,000; their ends count "
+    "again.",
 )  # fmt: skip
 OVERFLOW = Metric(
     "tokentrail_collector_label_overflow_total", "counter",
-    'Requests counted under "other", because there were too many label sets, or too many tenants of an SLO.', ("kind",),
+    "Requests counted under `other`, by `kind`: `requests` in all labels, `tenants` in the counters of an SLO with "
+    "`group_by: [tenant]`.", ("kind",),
 )  # fmt: skip
 
 ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
+from collector.answer import Answer
 from collector.measure.reader import Reader
 from collector.measure.times import SECOND_NS
 from collector.process import Process
@@ -53,10 +54,11 @@ class Abilities(_Strict):
     connections: tuple[Connection, ...]
 
 
-class Told(BaseModel):
+class Told(Answer):
     """One thing that an engine tells or does not tell in a window."""
 
     what: str
+    """`requests`, `tokens`, `itl`, `phases`, `kv`, `preemption`, `in_flight` or `cold_start`."""
     told: Mark
     """`partly`: of some requests alone, or their number alone."""
     reason: str

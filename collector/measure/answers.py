@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.measure.times import SECOND_NS, rfc3339
 from collector.measure.window import Window
 from collector.slo.counts import Counts, Number
@@ -22,18 +21,16 @@ def seconds(ns: float | None) -> float | None:
     return None if ns is None else ns / SECOND_NS
 
 
-class WindowOut(BaseModel):
-    """The window of time that was asked about.
-
-    What ended before `complete_until` is in the answer. Later requests may be on their way. `covered_s` is the time of
-    the window before it, by which rates divide; 0 where the window begins later.
-    """
+class WindowOut(Answer):
+    """The window of time that was asked about."""
 
     start: str
     end: str
     seconds: float
     complete_until: str
+    """What ended before is in the answer; what ended later may be on its way."""
     covered_s: float
+    """The seconds of the window before `complete_until`, by which rates divide; 0 where the window begins later."""
 
     @classmethod
     def of(cls, window: Window, complete_ns: int) -> WindowOut:
@@ -47,7 +44,7 @@ class WindowOut(BaseModel):
         )
 
 
-class ThresholdsOut(BaseModel):
+class ThresholdsOut(Answer):
     """Thresholds; null for a latency without one."""
 
     ttft_s: float | None
@@ -60,7 +57,7 @@ class ThresholdsOut(BaseModel):
         return cls(ttft_s=seconds(thresholds.ttft), tpot_s=seconds(thresholds.tpot), e2e_s=seconds(thresholds.e2e))
 
 
-class Distribution(BaseModel):
+class Distribution(Answer):
     """Exact percentiles, and the number of values they are computed from."""
 
     count: Number
@@ -108,7 +105,7 @@ class Covered:
         return per_s(None if tokens is None and requests else tokens or 0, self.seconds)
 
 
-class Goodput(BaseModel):
+class Goodput(Answer):
     """Good requests, and the output tokens that belong to them, per second of the time that is complete.
 
     Null when none of the requests is judged, because no SLO selects them or a value is not known.
@@ -127,7 +124,7 @@ class Goodput(BaseModel):
         )
 
 
-class PhaseOut(BaseModel):
+class PhaseOut(Answer):
     """One phase of a request, or one sub-phase of a cold start."""
 
     name: str

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.measure.answers import PhaseOut, WindowOut
 from collector.measure.evaluation import process_filter
 from collector.measure.reader import Reader
@@ -16,7 +15,7 @@ from collector.measure.window import Window
 MOST_COLD_STARTS: Final = 1000
 
 
-class ColdStartOut(BaseModel):
+class ColdStartOut(Answer):
     """One start of an engine process, with its sub-phases."""
 
     trace_id: str
@@ -33,7 +32,7 @@ class ColdStartOut(BaseModel):
     phases: list[PhaseOut]
 
 
-class ColdStarts(BaseModel):
+class ColdStarts(Answer):
     """`/cold_starts`."""
 
     window: WindowOut

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.measure import abilities, samples
 from collector.measure.abilities import Told
 from collector.measure.answers import WindowOut
@@ -26,7 +25,7 @@ _ABILITIES_OF_SAMPLES: Final = {"kv": "kv_usage", "preemption": "preemptions", "
 _TELLING: Final = ("up", *_ABILITIES_OF_SAMPLES.values())
 
 
-class ProcessOut(BaseModel):
+class ProcessOut(Answer):
     """One process of an engine."""
 
     service: str
@@ -37,16 +36,15 @@ class ProcessOut(BaseModel):
     requests: int
 
 
-class EngineOut(BaseModel):
-    """One connected engine: the processes and restarts of one service.
-
-    `process_tenant` is the tenant to which its processes belong; empty: to all.
-    """
+class EngineOut(Answer):
+    """One connected engine: the processes and restarts of one service."""
 
     service: str
     process_tenant: str
+    """To whom its processes belong; empty: to all."""
     engine: str
     variants: list[str]
+    """At most 100, as the models."""
     models: list[str]
     first_seen: str
     last_seen: str
@@ -61,7 +59,7 @@ class EngineOut(BaseModel):
     """Each thing that an engine can tell: whether its rows in the window do, and else the way to get it."""
 
 
-class Engines(BaseModel):
+class Engines(Answer):
     """`/engines`."""
 
     window: WindowOut

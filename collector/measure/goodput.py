@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from pydantic import BaseModel
 
+from collector.answer import Answer
 from collector.measure.answers import Goodput, ThresholdsOut, WindowOut
 from collector.measure.evaluation import Counted, count
 from collector.measure.reader import Reader
@@ -18,16 +18,17 @@ from collector.slo.estimate import Errors
 from collector.slo.model import Promise, Thresholds
 
 
-class Violations(BaseModel):
+class Violations(Answer):
     """Requests by the threshold that they missed; one request may be in several."""
 
     ttft: Number
     tpot: Number
     e2e: Number
     failed: Number
+    """Failed, or lost."""
 
 
-class GoodputAnswer(BaseModel):
+class GoodputAnswer(Answer):
     """`/goodput`."""
 
     window: WindowOut
@@ -39,6 +40,7 @@ class GoodputAnswer(BaseModel):
     errors: Errors | None
     violations: Violations
     surface: Surface | None = None
+    """With `surface=1`."""
 
 
 def goodput(

@@ -14,8 +14,7 @@ from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.measure.answers import seconds
 from collector.measure.reader import Reader
 from collector.measure.slices import slices
@@ -32,7 +31,7 @@ _END_MARGIN_NS = HOUR_NS
 """As sql/parts/end_margin.sql has it."""
 
 
-class Hop(BaseModel):
+class Hop(Answer):
     """A request as one of those on its way reported it."""
 
     trace_id: str

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.measure.times import rfc3339
 from collector.measure.window import Window
 from collector.slo.conditions import Cause, load_conditions
 from collector.slo.severity import Severity
 
 
-class RequestList(BaseModel):
+class RequestList(Answer):
     """A list of `/requests`: its parameters, beside the filters of the question, and the number of its rows."""
 
     parameters: dict[str, str]
+    """Ask `/api/v1/requests` with these, and add your own filters whose names are not among them."""
     total: int
+    """The number of its rows."""
 
 
-class Incident(BaseModel):
-    """A condition that holds or held; `end` is null while it lasts.
-
-    `tenant` is the one to whom an SLO is broken that is a promise to each. `process_tenant` is the one to which the
-    process of `instance` belongs, empty for all. `requests` lists the requests that
-    `requests_affected` counts; it is empty where no filter finds them.
-    """
+class Incident(Answer):
+    """A condition (docs/alerts.md) that holds or held."""
 
     cause: Cause
     severity: Severity
@@ -33,13 +29,17 @@ class Incident(BaseModel):
     detail: str
     start: str
     end: str | None
+    """Null while it lasts."""
     firing: bool
     slo: str | None
     tenant: str | None
+    """To whom an SLO with `group_by: [tenant]` is broken."""
     instance: str | None
     process_tenant: str | None
+    """To whom the process of `instance` belongs; empty: to all."""
     requests_affected: int
     requests: list[RequestList]
+    """The lists of the requests that `requests_affected` counts; empty where no filter finds them."""
     runbook_url: str
 
 

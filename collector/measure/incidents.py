@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.incident import Incident
 from collector.measure.process_incidents import cold_starts, evictions, processes_in_trouble
@@ -24,16 +23,15 @@ MOST_OF_A_KIND = 500
 """One answer holds at most so many incidents of a cause: those that fire, then the newest."""
 
 
-class Incidents(BaseModel):
-    """`/incidents`. `firing_outside` counts the incidents that fire and that the filters leave out.
-
-    `left_out` counts those that are not listed, by cause: 500 of each are.
-    """
+class Incidents(Answer):
+    """`/incidents`."""
 
     window: WindowOut
     incidents: list[Incident]
     firing_outside: int
+    """Incidents that fire and that the filters leave out."""
     left_out: dict[Cause, int]
+    """By cause, those beyond the 500 that are listed."""
 
 
 FINDERS: Final[Mapping[Cause, Callable[[Reader, Window], Iterator[Incident]]]] = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.measure import samples
 from collector.measure.answers import WindowOut
 from collector.measure.evaluation import process_filter
@@ -21,13 +20,14 @@ _NO_EVENTS: Final = {"evicted_blocks": 0, "evictions": 0, "preemptions": 0}
 _NO_STEP: Final = dict.fromkeys(("blocks_used", "blocks_total", "running_now", "waiting_now"))
 
 
-class KvEngine(BaseModel):
+class KvEngine(Answer):
     """One engine process: its newest step or sample in the window, and sums over the window.
 
     Null: it does not tell, or its newest step is old.
     """
 
     source: Literal["spans", "samples"]
+    """`samples`: an engine without steps in the window, by its metrics."""
     service: str
     instance: str
     process_tenant: str
@@ -36,15 +36,19 @@ class KvEngine(BaseModel):
     blocks_used: int | None
     blocks_total: int | None
     usage: float | None
+    """Blocks in use, 0 to 1; null without a KV cache."""
     running: int | None
     waiting: int | None
     evicted_blocks: int | None
+    """Taken by `evictions` events in the window."""
     evictions: int | None
     preemptions: int | None
+    """The evictions that took a running request's blocks."""
     up: bool | None = None
+    """Whether the last scrape was answered; null when nobody scrapes it."""
 
 
-class Kv(BaseModel):
+class Kv(Answer):
     """`/kv`."""
 
     window: WindowOut

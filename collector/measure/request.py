@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.measure import verdicts
 from collector.measure.answers import PhaseOut, seconds
 from collector.measure.hops import MOST_OF_A_TRACE, hops_of
@@ -31,7 +30,7 @@ MOST_EVENTS = 10_000
 """One answer holds at most so many events, and as many steps."""
 
 
-class TokenOut(BaseModel):
+class TokenOut(Answer):
     """One token: when it was emitted, and the wait for it."""
 
     index: int
@@ -43,7 +42,7 @@ class TokenOut(BaseModel):
     """The phase that took most of the wait; null: none did, or it is not known."""
 
 
-class EventOut(BaseModel):
+class EventOut(Answer):
     """One KV event or cold start of the engine process during the request."""
 
     kind: str
@@ -52,12 +51,14 @@ class EventOut(BaseModel):
     duration_s: float
     blocks: int | None
     bytes: int | None
+    """Copied."""
     beneficiary: str
     """The trace id of the request for which the blocks moved; empty when it is not known."""
     own: bool
+    """It happened to this request."""
 
 
-class StepOut(BaseModel):
+class StepOut(Answer):
     """One step of the engine process during the request. A count that the engine did not send is null."""
 
     step: int | None
@@ -72,6 +73,7 @@ class StepOut(BaseModel):
     kv_blocks_total: int | None
     kv_blocks_evicted: int | None
     waiting_for_batch: int | None
+    """Requests that waited because the batch was full; the next three name the other reasons."""
     waiting_for_tokens: int | None
     waiting_for_kv: int | None
     waiting_for_priority: int | None
@@ -91,12 +93,14 @@ class StepOut(BaseModel):
     """It prefilled prompts of other requests while this one waited for its next token."""
 
 
-class RequestDetail(BaseModel):
+class RequestDetail(Answer):
     """`/requests/{trace_id}`."""
 
     request: RequestRow
     span_ids: list[str]
+    """The requests of the trace, at most 1,000: the newest, and the one that was asked for."""
     phases: list[PhaseOut]
+    """Together the whole request, without gaps."""
     tokens: list[TokenOut]
     events: list[EventOut]
     """At most 10,000, the request's own before others; `events_total` counts all."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import Field
 
+from collector.answer import Answer
 from collector.measure.answers import seconds
 from collector.measure.hops import Hop
 from collector.measure.times import rfc3339
@@ -25,12 +26,13 @@ UNKNOWN_IN_FLIGHT = {
 """Columns of a request that has not ended."""
 
 
-class RequestRow(BaseModel):
+class RequestRow(Answer):
     """One request. A request in flight is described by its latest announcement."""
 
     trace_id: str
     span_id: str
     request_id: str
+    """The response id, as the client received it."""
     engine: str
     service: str
     instance: str
@@ -41,6 +43,7 @@ class RequestRow(BaseModel):
     operation: str
     model: str
     tenant: str
+    """The tenant of the request."""
     slo_class: str
     start: str
     end: str | None
@@ -83,10 +86,10 @@ class RequestRow(BaseModel):
     weight: float = 1.0
     """The number of requests that this one stands for."""
     verdict: Verdict
-    """Of all SLOs together, as the summary counts it."""
+    """Of all SLOs together, as the summary counts it; `pending`: in flight, and past no threshold."""
     verdicts: list[SloVerdict]
     """Of each SLO that selects the request."""
-    hops: list[Hop] = []
+    hops: list[Hop] = Field(default=[])
     """The request as its client, its gateways and its server reported it, outermost first; empty: nobody else did."""
 
 

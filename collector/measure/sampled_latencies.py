@@ -8,8 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.reader import Reader
 from collector.measure.samples import LOOK_BACK_NS, serves
@@ -18,20 +17,21 @@ from collector.measure.window import Window
 _LATENCIES: Final = ("ttft", "itl", "tpot", "e2e", "queue")
 
 
-class Between(BaseModel):
+class Between(Answer):
     """A quantile that a histogram tells: over `above_s`, and at most `up_to_s`, which is null above the last bound."""
 
     above_s: float
     up_to_s: float | None
 
 
-class SampledLatency(BaseModel):
+class SampledLatency(Answer):
     """One latency of a service, from the buckets of its histograms."""
 
     service: str
     process_tenant: str
     engine: str
     name: str
+    """`ttft`, `itl`, `tpot`, `e2e` or `queue`."""
     count: int
     mean_s: float | None
     """Null where a histogram tells no sum."""
@@ -41,7 +41,7 @@ class SampledLatency(BaseModel):
     p99: Between
 
 
-class SampledLatencies(BaseModel):
+class SampledLatencies(Answer):
     """`/samples/latencies`."""
 
     window: WindowOut

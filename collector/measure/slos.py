@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.measure.answers import ThresholdsOut, WindowOut
 from collector.measure.evaluation import (
     Burn,
@@ -27,7 +26,7 @@ from collector.slo.model import Slo
 from collector.slo.severity import SEVERITIES, BurnSeverity
 
 
-class BurnOut(BaseModel):
+class BurnOut(Answer):
     """One multi-window burn-rate rule."""
 
     name: str
@@ -35,17 +34,15 @@ class BurnOut(BaseModel):
     short_s: float
     long_s: float
     threshold: float
+    """Clamped to what the objective allows."""
     short_burn: float | None
     long_burn: float | None
     firing: bool
+    """Both burn rates are over the threshold, and enough requests were bad."""
 
 
-class Evaluation(BaseModel):
-    """Numbers over the SLO's own window, and its burn rates at the window's end, by the time of arrival.
-
-    `exhausted_in_s`: the time until the error budget is gone at the burn rate of the last hour; 0 when it is gone, null
-    while the budget does not shrink.
-    """
+class Evaluation(Answer):
+    """Numbers over the SLO's own window, and its burn rates at the window's end, by the time of arrival."""
 
     requests: Counts
     attainment: float | None
@@ -53,37 +50,40 @@ class Evaluation(BaseModel):
     errors: Errors | None
     goodput_rps: float | None
     budget_left: float | None
+    """Share of the error budget that is left: 1 is untouched, a negative share is overspent."""
     exhausted_in_s: float | None
+    """Time until the error budget is gone at the burn rate of the last hour: 0 when it is gone, null while it does not
+    shrink."""
     burn: list[BurnOut]
     firing: BurnSeverity | None
+    """The highest severity that fires, of an SLO also that of its groups."""
 
 
 class Group(Evaluation):
-    """The judgement of one tenant's requests, by an SLO that is a promise to each tenant."""
+    """The numbers of one tenant, for an SLO with `group_by: [tenant]`."""
 
     tenant: str
 
 
 class SloOut(Evaluation):
-    """One SLO. `firing` is the highest severity of its own rules and of its groups'.
-
-    `selected_last_day` of `ended_last_day` requests, both counted after the filters of the query, were the SLO's.
-    `warning` says why the SLO's numbers say little, and what to do.
-    """
+    """One SLO, with its numbers."""
 
     name: str
     description: str
     owner: str
     team: str
     hash: str
+    """Of the definition, as in `tokentrail_slo_info`."""
     objective: float
     window_s: float
     select: dict[str, list[str]]
     thresholds: ThresholdsOut
     errors_excluded: list[str]
     selected_last_day: Number
+    """How many of `ended_last_day` requests it selects, after the filters of the question."""
     ended_last_day: Number
     warning: str | None
+    """Why the SLO's numbers say little, and what to do."""
     groups: list[Group]
     """The tenants with the most requests, as many as the SLO's `most_groups`."""
     groups_total: int
@@ -95,8 +95,8 @@ class OneSlo(SloOut):
     window: WindowOut
 
 
-class Slos(BaseModel):
-    """`/slos`. The numbers are of each SLO's own window, which ends where `window` does."""
+class Slos(Answer):
+    """`/slos`."""
 
     window: WindowOut
     slos: list[SloOut]

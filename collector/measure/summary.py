@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.measure.answers import Distribution, Goodput, WindowOut, per_s
 from collector.measure.evaluation import OUTPUT_TOKENS, count
 from collector.measure.itl import itl
@@ -17,7 +16,7 @@ from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 
 
-class Throughput(BaseModel):
+class Throughput(Answer):
     """Rates over all requests that ended in the part of the window that is complete; null where none is.
 
     Those of tokens are over the requests that report theirs.
@@ -36,20 +35,27 @@ class SummaryErrors(Errors):
     percentiles: dict[str, QuantileErrors]
 
 
-class Summary(BaseModel):
+class Summary(Answer):
     """`/summary`."""
 
     window: WindowOut
     requests: Counts
     ttft_s: Distribution
+    """Of requests that ended ok, with one output token or more."""
     tpot_s: Distribution
+    """Of requests that ended ok, with two output tokens or more."""
     itl_s: Distribution
+    """Of their tokens."""
     e2e_s: Distribution
+    """Of requests that ended ok."""
     queue_s: Distribution
+    """Of requests that ended ok, where the engine tells it."""
     throughput: Throughput
     goodput: Goodput
     attainment: float | None
+    """Good ÷ judged; null when none is judged."""
     estimated: bool
+    """Requests were sampled: counts are sums of weights, and may have fractions."""
     errors: SummaryErrors | None
 
 
@@ -62,7 +68,7 @@ _SUMMANDS: Final = {
 
 
 def summary(reader: Reader, asked: Window, vantage: Sequence[str]) -> Summary:
-    """Counts, exact percentiles, throughput, goodput and attainment of a window, by what was measured at a `vantage`."""
+    """Counts, exact percentiles, throughput, goodput and attainment of a window, as measured at a `vantage`."""
     counted = count(reader, asked, vantage, reader.slos, _SUMMANDS)
     window, requests, covered = counted.window, counted.requests, counted.covered
     if counted.errors is None:

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel
 
+from collector.answer import Answer
 from collector.measure.ended import Floats
 from collector.measure.evaluation import Counted
 from collector.measure.times import SECOND_NS
@@ -47,7 +47,7 @@ TPOT_GRID_NS = tuple(
 """Evenly spaced in the logarithm, about: from latencies too short to notice to latencies too long to wait for."""
 
 
-class Surface(BaseModel):
+class Surface(Answer):
     """Attainment for every pair of thresholds: `attainment[i][j]` belongs to `ttft_s[i]` and `tpot_s[j]`."""
 
     ttft_s: list[float]

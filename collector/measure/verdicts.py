@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
-from pydantic import BaseModel
 
+from collector.answer import Answer
 from collector.measure.in_flight import Bools, InFlight
 from collector.slo.cells import Cells, Outcomes
 from collector.slo.judge import Verdict as Predicates
@@ -25,16 +25,17 @@ no SLO selects it. `pending`: in flight, and not past a threshold."""
 _NOT_BAD: Final[tuple[Verdict, ...]] = ("good", "undetermined", "excused", "unselected")
 
 
-class Miss(BaseModel):
-    """A threshold that a request missed. `value_s` is the request's latency, or its wait until now."""
+class Miss(Answer):
+    """A threshold that a request missed."""
 
     threshold: Literal["ttft", "tpot", "e2e"]
     limit_s: float
     value_s: float
+    """The request's latency, or its wait until now."""
     over_s: float
 
 
-class SloVerdict(BaseModel):
+class SloVerdict(Answer):
     """The verdict of one SLO that selects the request."""
 
     slo: str

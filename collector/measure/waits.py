@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel
 
+from collector.answer import Answer
 from collector.measure.answers import seconds
 from collector.measure.times import SECOND_NS
 from tokentrail.semconv import Phase, Wait
@@ -22,7 +22,7 @@ LONGEST: Final = 5
 _COUNTS: Final = ("prefill_tokens", "decode_tokens", "running", "kv_blocks_evicted")
 
 
-class WaitOut(BaseModel):
+class WaitOut(Answer):
     """One reason why a request waited for the engine's steps, and for how long."""
 
     reason: Literal["batch", "tokens", "kv", "priority", "step"]
@@ -31,7 +31,7 @@ class WaitOut(BaseModel):
     time_s: float
 
 
-class Interference(BaseModel):
+class Interference(Answer):
     """The listed steps that prefilled prompts of other requests while this one waited for its next token."""
 
     steps: int
@@ -39,7 +39,7 @@ class Interference(BaseModel):
     prefill_tokens: int
 
 
-class LongWait(BaseModel):
+class LongWait(Answer):
     """One of the longest waits after the first token. The counts are those of the step that made the token."""
 
     index: int

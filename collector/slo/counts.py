@@ -6,8 +6,8 @@ from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel
 
+from collector.answer import Answer
 from collector.slo.burn import Tally
 
 Number = int | float
@@ -32,28 +32,30 @@ def good_is_known(judged: Number, *, unselected: Number, undetermined: Number) -
     return bool(judged or not (unselected or undetermined))
 
 
-class Counts(BaseModel):
-    """Requests: ended in the window, and in flight at its end.
-
-    `unknown`: ended, and nobody tells whether well.
-    `undetermined`: missed no threshold that is known, but a threshold needs a value that is not known, or its end is
-    `unknown`.
-    `excused`: not judged, because the client cancelled it before it missed a threshold, or the SLO excludes its error.
-    `unselected`: not judged, because no SLO selects it; lost ones among them. None of the counts of one SLO is.
-    """
+class Counts(Answer):
+    """Requests that ended in the window, or are in flight at its end."""
 
     total: Number
+    """Requests that ended in the window: ok, failed, cancelled and `unknown` ones."""
     ok: Number
     good: Number
+    """Ended ok, and met every threshold of every SLO that selects it."""
     undetermined: Number
+    """Missed no threshold that is known, but a threshold needs a value that is not known, or its end is `unknown`."""
     failed: Number
     cancelled: Number
     unknown: Number
+    """Ended, and nobody tells whether well."""
     excused: Number
+    """Not judged: the client cancelled it before it missed a threshold, or the SLO excludes its error."""
     unselected: Number
+    """Not judged: no SLO selects it, whether it ended or was lost. None in the counts of one SLO."""
     in_flight: int
+    """Announced, and not ended at the end of the window."""
     in_flight_violations: int
+    """Of those in flight, past a threshold already."""
     lost: int
+    """Not ended, and not announced again for `TOKENTRAIL_LOST_AFTER_S`: the engine process died."""
 
     @property
     def tally(self) -> Tally:

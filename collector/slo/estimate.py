@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from math import sqrt
 
-from pydantic import BaseModel
-
+from collector.answer import Answer
 from collector.slo.counts import Counts
 
 
-class Errors(BaseModel):
+class Errors(Answer):
     """Standard errors of estimates. The true value is within two of them 95 times of 100."""
 
     requests_total: float

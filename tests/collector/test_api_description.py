@@ -5,7 +5,10 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 from openapi_spec_validator import validate
+from pydantic import BaseModel
 
+from collector.answer import Answer
+from collector.api.problems import ParameterProblem, ProblemDocument
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.store.errors import StoreError
 from collector.store.store import Store
@@ -60,6 +63,31 @@ def test_the_document_has_the_answers_that_are_not_a_models(api, method, path, a
     assert [
         status for status, kind in answers.items() if kind not in found.get(status, {"content": ()})["content"]
     ] == []
+
+
+def test_the_document_has_every_refusal_of_an_endpoint_as_a_problem(api):
+    paths = api.client.get("/openapi.json").json()["paths"]
+    answers = paths["/api/v1/requests/{trace_id}"]["get"]["responses"]
+    assert answers.keys() == {"200", "400", "401", "403", "404", "421", "429", "503"}
+    assert {status for status, answer in answers.items() if list(answer["content"]) == [PROBLEM]} == answers.keys() - {
+        "200"
+    }
+
+
+def test_each_docstring_of_a_field_is_in_the_document(api):
+    fields = api.client.get("/openapi.json").json()["components"]["schemas"]
+    told = fields["WindowOut"]["properties"]["complete_until"]["description"]
+    assert told.startswith("What ended before is in the answer")
+    plain = {model for model in _models(BaseModel) if model.__name__ in fields and not issubclass(model, Answer)}
+    problems = {ParameterProblem, ProblemDocument}
+    assert {model for model in plain if model.__module__.startswith("collector.")} == problems, (
+        "answers are an `Answer`"
+    )
+
+
+def _models(base):
+    for model in base.__subclasses__():
+        yield from (model, *_models(model))
 
 
 @pytest.mark.parametrize("path", ["/docs", "/docs/oauth2-redirect"])

@@ -13,7 +13,6 @@ import pytest
 
 from collector.__main__ import main
 from collector.data_dir import lock_folder
-from collector.settings import Settings
 from collector.store.errors import StoreError
 from collector.store.store import Store
 from tests.collector.samples.engine import Engine, recorded
@@ -229,13 +228,3 @@ def test_a_wrong_setting_is_named_with_its_flag_and_variable(tmp_path, flag, val
     assert flag in said
     assert "TOKENTRAIL_" in said
     assert message in said
-
-
-def test_every_setting_is_documented_with_its_default():
-    text = (ROOT / "docs" / "collector.md").read_text()
-    documented = dict(re.findall(r"^\| `--([a-z0-9-]+)` \|[^|]*\| ([^|]*) \|", text, re.MULTILINE))
-    fields = Settings.model_fields
-    assert set(documented) == {name.replace("_", "-") for name in fields}
-    for name, field in fields.items():
-        default = documented[name.replace("_", "-")].strip().strip("`")
-        assert default == ("" if field.default is None else str(field.default)), name

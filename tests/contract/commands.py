@@ -98,6 +98,19 @@ def cli() -> Any:
     return get_command(app)
 
 
+def each_command() -> Iterator[tuple[str, Any]]:
+    """Typer's object of each command that has none below it, and its name: `tokentrail dead-letters list`."""
+
+    def below(group: Any, words: str) -> Iterator[tuple[str, Any]]:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from below(command, f"{words} {name}")
+            else:
+                yield f"{words} {name}", command
+
+    yield from below(cli(), "tokentrail")
+
+
 def is_command(name: str) -> bool:
     """Typer knows the command, and its help lists the flag."""
     *words, last = name.split()[1:]
@@ -199,5 +212,5 @@ def _flags() -> frozenset[str]:
         _help_of(module, "--help") or ""
         for module in ("alerts", "benchmarks", "benchmarks.sdk_span_cost", "benchmarks.sizing")
     ]
-    helps += [_cli_help() or "", *(_cli_help(name) or "" for name in cli().commands)]
+    helps += [_cli_help() or "", *(_cli_help(*name.split()[1:]) or "" for name, _ in each_command())]
     return frozenset(ours.union(*(re.findall(r"--[a-z][a-z-]+", text) for text in helps)))

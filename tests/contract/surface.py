@@ -9,15 +9,14 @@ metric tokentrail_collector_ready gauge
 
 import enum
 import inspect
-import re
 from pathlib import Path
 
 import tokentrail
+from collector.exposition import metrics
 from tests.support.api import openapi
 from tokentrail import RequestTrail, semconv, testing
 
 LIST = Path(__file__).with_name("public_surface.txt")
-METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def surface():
@@ -58,9 +57,7 @@ def _wire():
 
 
 def _metrics():
-    """The metrics of docs/metrics.md, which another test holds to the collector's."""
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", METRICS.read_text(), re.MULTILINE)
-    return (f"metric {name} {kind}" for name, kind in rows)
+    return (f"metric {metric.name} {metric.kind}" for metric in metrics.ALL)
 
 
 def _api(document):

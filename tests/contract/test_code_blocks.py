@@ -52,7 +52,7 @@ def of(*languages):
 
 
 def test_every_language_has_a_reader():
-    read = {"", "sh", "console", "python", "json", "yaml", "xml", "sql", "nginx", "js", "toml"}
+    read = {"", "sh", "console", "python", "json", "yaml", "xml", "sql", "nginx", "js", "toml", "ts"}
     assert {block.language for block in BLOCKS} <= read
     assert len(BLOCKS) > 60
 

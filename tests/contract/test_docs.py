@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import tokentrail
-from collector.settings import Settings
 from tests.contract.commands import PACKAGES
 from tests.contract.mentions import misplaced, missing, python_prose, yaml_comments
 
@@ -80,14 +79,6 @@ def test_comments_of_configuration_name_only_what_exists():
     found = {path: missing(yaml_comments(path.read_text())) for path in COMMENTED}
     assert len(found) > 8
     assert {str(path.relative_to(ROOT)): names for path, names in found.items() if names} == {}
-
-
-def test_every_setting_of_the_collector_is_listed_with_its_default():
-    table = re.findall(r"^\| `--([a-z-]+)` \|.*\| (.*) \|$", (ROOT / "docs" / "collector.md").read_text(), re.MULTILINE)
-    defaults = {name.replace("_", "-"): field.default for name, field in Settings.model_fields.items()}
-    assert {name: value.strip("` ") for name, value in table} == {
-        name: "" if value is None else str(getattr(value, "value", value)) for name, value in defaults.items()
-    }
 
 
 def test_every_page_is_reached_from_the_readme():

@@ -51,6 +51,7 @@ ALLOWED = {
     },
     "collector/causes": {"collector.causes"},
     "collector/measure": {
+        "collector.answer",
         "collector.causes",
         "collector.measure",
         "collector.process",

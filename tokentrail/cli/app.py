@@ -117,7 +117,10 @@ def up(
     port_api: ApiPort = None,
     port_dashboard: DashboardPort = None,
 ) -> None:
-    """Run the collector, with its embedded store, and the dashboard until Ctrl-C."""
+    """Run the collector, with its embedded store, and the dashboard until Ctrl-C.
+
+    Its folder may be a restored backup, and remembers --slos.
+    """
     ports = {"OTLP/HTTP": port_otlp_http, "OTLP/gRPC": port_otlp_grpc, "API": port_api, "dashboard": port_dashboard}
     from tokentrail.cli import up as up_
 
@@ -149,7 +152,10 @@ def demo(
     port_engine: EnginePort = None,
     port_prometheus: PrometheusPort = None,
 ) -> None:
-    """Run everything on this machine: an engine with a real model, load, collector, dashboard, Prometheus."""
+    """Run everything on this machine: an engine with a real model, load, collector, dashboard, Prometheus.
+
+    At its end, print the phases of the slowest requests.
+    """
     ports = {"OTLP/HTTP": port_otlp_http, "OTLP/gRPC": port_otlp_grpc, "API": port_api, "dashboard": port_dashboard}
     ports |= {"engine": port_engine, "Prometheus": port_prometheus}
     from tokentrail.cli import demo as demo_
@@ -168,13 +174,19 @@ _OF_PART = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 @app.command(context_settings=_OF_PART, add_help_option=False)
 def collector(context: typer.Context) -> None:
-    """Run the collector: OTLP in, API and metrics out."""
+    """Run the collector: OTLP in, API and metrics out.
+
+    Its options: docs/collector.md#settings.
+    """
     _become("collector", context)
 
 
 @app.command(context_settings=_OF_PART, add_help_option=False)
 def engine(context: typer.Context) -> None:
-    """Run the instrumented engine: one model behind an OpenAI-compatible server."""
+    """Run the instrumented engine: one model behind an OpenAI-compatible server.
+
+    Its options: docs/engine.md#settings.
+    """
     _become("instrumented_engine", context)
 
 
@@ -189,13 +201,19 @@ app.command()(proxy)
 
 @app.command(context_settings=_OF_PART, add_help_option=False)
 def keys(context: typer.Context) -> None:
-    """Make, list and revoke the keys of a collector: create, list, revoke."""
+    """Make, list and revoke the keys of a collector: create, list, revoke.
+
+    See docs/collector.md#keys-and-tenants.
+    """
     _become("collector.access", context)
 
 
 @app.command(context_settings=_OF_PART, add_help_option=False)
 def rules(context: typer.Context) -> None:
-    """Prometheus rules of an SLO file: generate, check, diff, import."""
+    """Make and compare the Prometheus rules of an SLO file: generate, check, diff, import.
+
+    See docs/alerts.md.
+    """
     _become("alerts", context)
 
 
@@ -217,12 +235,15 @@ DataDir = Annotated[
     Path,
     typer.Option(parser=_folder, metavar="<path>", envvar="TOKENTRAIL_DATA_DIR", help="The collector's data folder."),
 ]
-Names = Annotated[list[str], typer.Argument(help="Names of dead letters, as `list` prints them.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names of dead letters, as `list` prints them.")]
 
 
 @dead_letters.command("list")
 def list_dead_letters(data_dir: DataDir = Path(".data"), as_json: AsJson = False) -> None:
-    """List the dead letters, oldest first."""
+    """List the dead letters, oldest first.
+
+    See docs/collector.md#dead-letters.
+    """
     from tokentrail.cli import dead_letters as dead_letters_
 
     try:
@@ -255,7 +276,9 @@ def show_dead_letters(names: Names, data_dir: DataDir = Path(".data"), as_json: 
 
 @dead_letters.command("replay")
 def replay_dead_letters(
-    names: Annotated[list[str] | None, typer.Argument(help="Names of dead letters, as `list` prints them.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Names of dead letters, as `list` prints them.")
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Send all of them.")] = False,
     data_dir: DataDir = Path(".data"),
     url: Annotated[str, typer.Option(help="OTLP/HTTP address of a collector.")] = "http://127.0.0.1:4318",
@@ -293,7 +316,10 @@ def backup(
     target: Annotated[Path, typer.Argument(help="File to write, or a folder for a file with the time in its name.")],
     api: asking.ApiUrl = "http://127.0.0.1:8080",
 ) -> None:
-    """Back up the embedded store of a collector that runs, and check the file."""
+    """Back up the embedded store of a collector that runs, and check the file.
+
+    See docs/storage.md#backup-of-the-embedded-store.
+    """
     from tokentrail.cli import backup as backup_
 
     try:
@@ -309,7 +335,10 @@ def check_store(
         bool, typer.Option("--set-aside", help="Move damaged parts out, so that all other rows can be read.")
     ] = False,
 ) -> None:
-    """Read every file of the embedded store of a collector that is stopped, and name the damaged parts."""
+    """Read every file of the embedded store of a collector that is stopped, and name the damaged parts.
+
+    See docs/storage.md#damaged-parts.
+    """
     from tokentrail.cli import backup as backup_
 
     try:

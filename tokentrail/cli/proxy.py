@@ -37,7 +37,10 @@ def proxy(
     write_timeout: Annotated[float, typer.Option(help="Seconds to wait for a client to read a byte.")] = 60,
     drain_timeout: Annotated[float, typer.Option(help="Seconds that requests under way have after SIGTERM.")] = 30,
 ) -> None:
-    """Pass requests to an OpenAI- or Anthropic-compatible server unchanged, and record them."""
+    """Pass requests to an OpenAI- or Anthropic-compatible server unchanged, and record them.
+
+    See docs/proxy.md.
+    """
     try:
         from tokentrail.proxy.server import run
         from tokentrail.proxy.settings import ProxySettings, WrongSetting

@@ -12,11 +12,15 @@ import httpx
 
 from tokentrail.shared.formatting import without_user
 
-KEY: Final = "TOKENTRAIL_API_KEY"
 PROTOBUF: Final = "application/x-protobuf"
+KEY: Final = "TOKENTRAIL_API_KEY"
+"""The key (docs/collector.md#keys-and-tenants) that is sent."""
 TLS_CA: Final = "TOKENTRAIL_API_TLS_CA"
+"""File of the CA that signed the collector's certificate, in PEM. Default: the CAs of this machine."""
 TLS_CERT: Final = "TOKENTRAIL_API_TLS_CERT"
+"""File of a certificate, for a collector with --tls-client-ca (docs/collector.md#tls)."""
 TLS_KEY: Final = "TOKENTRAIL_API_TLS_KEY"
+"""File of its private key. Default: the file of the certificate."""
 OTHER_FORM: Final = (LookupError, AttributeError, TypeError, ValueError)
 """The errors of reading an answer that is of another version's form."""
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")

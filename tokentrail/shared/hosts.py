@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final
 
 VARIABLE: Final = "TOKENTRAIL_ALLOWED_HOSTS"
-"""The environment variable with more names, divided by commas; `*` allows all."""
+"""More names, divided by commas, under which browsers may ask, beside loopback names and IP addresses; `*` allows all.
+"""
 REFUSED: Final = 421
 """The status of a request under a wrong name: Misdirected Request."""
 
