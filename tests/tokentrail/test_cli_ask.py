@@ -385,7 +385,7 @@ def test_a_command_of_the_documentation_is_answered(collector, tmp_path, words):
         "ID": known["trace_id"],
         "NAME": "chat",
         "FILE": tmp_path / "file",
-        "backup.tar": tmp_path / "file.tar",
+        **dict.fromkeys(("backup.tar", "TARGET"), tmp_path / "file.tar"),
     }
     given = [str(stands_for.get(word, word)) for word in words]
     if words[0] == "request":
