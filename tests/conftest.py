@@ -55,6 +55,7 @@ SLOW = (
     "collector/test_outages.py",
     "collector/test_process.py",
     "collector/test_power_cut.py",
+    "collector/causes/test_faults.py",
     "collector/test_data_dir.py",
     "collector/test_api_incidents.py",
     "collector/test_api_burns.py",

@@ -8,14 +8,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.causes.columns import Columns, Floats, Limits, Requests, Traffic, added, traffic
-from collector.causes.learn import updated
+from collector.causes.columns import Columns, Floats, Limits, Pieces, Requests, Traffic, added, traffic
+from collector.causes.estimate import Estimate, estimate
+from collector.causes.judge import judged
 from collector.causes.model import StepModel
 from collector.causes.names import PARTS
-from collector.causes.parts import Parts, divide
-from collector.causes.split import split
-from collector.causes.timeline import Steps, line_up
-from collector.causes.work import work
+from collector.causes.parts import divide
+from collector.causes.timeline import Steps
 
 UNKNOWN_US: Final = 4_294_967_295
 """In `inflicted_us` and `error_us`: not known, as in the narrow columns of `requests`."""
@@ -45,6 +44,8 @@ class Explained:
     model: StepModel | None
     """By which the steps were judged: the reference, or the fit of these steps where there is none (`model.own`).
     None: no step was judged, because there are too few or no law holds for them."""
+    estimate: Estimate | None
+    """How well a law over requests tells their decoding; None unless some have the level `estimated`."""
 
 
 def explain_process(
@@ -77,22 +78,23 @@ def explain_process(
     Raises ValueError when columns of a table differ in length.
     """
     found = traffic(requests, phases, steps, kv_events or {})
-    lined = line_up(found)
-    done = work(found, lined)
-    model = reference or updated(found, lined, done, None)
-    model = model if model and model.holds else None
-    parts = divide(found, lined, done, split(found, lined, done, model), model, limits or Limits())
-    level = _levels(found, lined, holds=model is not None)
-    ttft, rest = (_by_request(parts, len(found.requests), after=after) for after in (False, True))
+    case = judged(found, reference)
+    parts = divide(case, limits or Limits())
+    level = _levels(found, case.steps, holds=case.model is not None)
+    of_pieces, level, quality = estimate(found, parts, level)
+    ttft, rest = (_by_request(parts.pieces, of_pieces, len(found.requests), after=after) for after in (False, True))
     ttft_us, rest_us = whole_us(ttft, rest, found.requests)
     by_steps = level == "steps"
+    decoding = quality.sigma * (found.requests.end - found.requests.first) if quality else np.zeros(len(level))
+    error = np.where(by_steps, np.sqrt(parts.variance), decoding)
     return Explained(
         ttft_us,
         rest_us,
         np.where(by_steps, np.minimum(parts.inflicted / 1000, MOST_US), UNKNOWN_US).astype(np.uint32),
-        np.where(by_steps, np.sqrt(parts.variance) / 1000, UNKNOWN_US).astype(np.uint32),
+        np.where(np.isin(level, ("phases", "none")), UNKNOWN_US, np.minimum(error / 1000, MOST_US)).astype(np.uint32),
         level,
-        model,
+        case.model,
+        quality,
     )
 
 
@@ -109,9 +111,9 @@ def _levels(found: Traffic, steps: Steps, *, holds: bool) -> NDArray[np.str_]:
     return level
 
 
-def _by_request(parts: Parts, count: int, *, after: bool) -> Floats:
-    chosen = parts.pieces.after == after
-    row, values = parts.pieces.request[chosen], parts.of_pieces[chosen]
+def _by_request(pieces: Pieces, of_pieces: Floats, count: int, *, after: bool) -> Floats:
+    chosen = pieces.after == after
+    row, values = pieces.request[chosen], of_pieces[chosen]
     return np.stack([added(row, values[:, index], count) for index in range(len(PARTS))], 1)
 
 

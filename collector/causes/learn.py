@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from collector.causes.columns import Bools, Columns, Floats, Traffic, traffic
+from collector.causes.columns import Columns, Floats, Traffic, traffic
+from collector.causes.fit import not_negative, r_squared, robust, scatter, sums
 from collector.causes.model import FEATURES, LEAST_OF_CELL, LEAST_STEPS, StepModel, cells_of
 from collector.causes.split import OUTLIER, copied, lasting, law_of
 from collector.causes.timeline import Steps, line_up
@@ -17,9 +19,8 @@ _KEPT: Final = 0.98
 """What a window leaves of the weight of former ones: after 34 windows of ten minutes it is half."""
 _PATIENCE: Final = 6
 """Windows that differ from the law, in a row, after which they are what is usual: an hour."""
-_ROUNDS: Final = 12
-_BIWEIGHT: Final = 4.685
-_MAD: Final = 1.4826
+_FAR_GAP: Final = 4.0
+"""Gaps that are so many times as long as the longest ordinary one teach nothing."""
 _UPPER: Final = np.triu_indices(len(FEATURES))
 
 
@@ -42,38 +43,34 @@ def updated(found: Traffic, steps: Steps, done: Work, former: StepModel | None) 
     """The model after these steps."""
     usable = np.isfinite(done.features).all(1) & (steps.duration > 0) & (copied(found, steps) == 0)
     features, duration = done.features[usable], steps.duration[usable]
+    sequences = done.features[:, FEATURES.index("sequences")]
+    new = partial(_fitted, features, duration, found.origin_ns, steps, _longest_gap(steps, sequences))
     if former is None:
-        return fitted(features, duration, found.origin_ns, steps)
+        return new()
     law, _ = law_of(former, features)
     ratio = duration / law
     ordinary = (np.abs(ratio - 1) <= OUTLIER * former.sigma) & (lasting(ratio, former.sigma) == 1)
     if 2 * ordinary.sum() < len(ordinary):
-        if former.refused + 1 >= _PATIENCE and (new := fitted(features, duration, found.origin_ns, steps)) is not None:
-            return new
-        return replace(former, refused=former.refused + 1)
-    return _added(former, features[ordinary], duration[ordinary], law[ordinary], found.origin_ns + int(steps.end[-1]))
+        late = former.refused + 1 >= _PATIENCE
+        return (new() if late else None) or replace(former, refused=former.refused + 1)
+    gap = _longest_gap(steps, sequences, _FAR_GAP * former.gap_ns or np.inf)
+    end_ns = found.origin_ns + int(steps.end[-1])
+    return _added(former, features[ordinary], duration[ordinary], law[ordinary], end_ns, gap)
 
 
-def fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps) -> StepModel | None:
-    """The law of these steps alone; None if they are too few.
+def _longest_gap(steps: Steps, sequences: Floats, most: float = np.inf) -> float:
+    """The 99th percentile of the gaps before steps in which a sequence decodes, since then the engine was busy."""
+    gaps = (steps.start[1:] - steps.end[:-1])[steps.follows[1:] & (np.nan_to_num(sequences[1:]) > 0)]
+    gaps = gaps[gaps <= most]
+    return float(np.quantile(gaps, 0.99)) if len(gaps) else 0.0
 
-    Steps whose relative error is large count less and less (Tukey's biweight), so that slow steps do not bend it.
-    """
+
+def _fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps, gap_ns: float) -> StepModel | None:
+    """The law of these steps alone; None if they are too few."""
     if len(duration) < LEAST_STEPS:
         return None
-    weight = np.where(duration > 6 * np.median(duration), 1e-6, 1.0)
-    expected = duration
-    former = np.zeros(len(FEATURES))
-    for _ in range(_ROUNDS):
-        xtx, xty = _sums(features, duration, weight / expected**2)
-        coefficients = not_negative(xtx, xty)
-        expected = np.maximum(features @ coefficients, 1.0)
-        weight = _biweight(duration / expected - 1)
-        if np.allclose(coefficients, former, rtol=1e-4):
-            break
-        former = coefficients
-    xtx, xty = _sums(features, duration, weight / expected**2)
-    cells, counts = _cells(features, duration / expected)
+    fit = robust(features, duration)
+    cells, counts = _cells(features, duration / fit.expected)
     prompt, sequences = features[:, FEATURES.index("prompt_tokens")], features[:, FEATURES.index("sequences")]
     model = StepModel(
         start_ns=origin_ns + int(steps.start[0]),
@@ -81,21 +78,22 @@ def fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps) -> 
         n=float(len(duration)),
         sigma=0.0,
         r2=0.0,
-        coefficients=tuple(coefficients.tolist()),
-        xtx=tuple(xtx[_UPPER].tolist()),
-        xty=tuple(xty.tolist()),
+        coefficients=tuple(fit.coefficients.tolist()),
+        xtx=tuple(fit.xtx[_UPPER].tolist()),
+        xty=tuple(fit.xty.tolist()),
         cells=cells,
         cell_steps=counts,
         most_prompt_tokens=float(prompt.max()),
         most_sequences=float(sequences.max()),
+        gap_ns=gap_ns,
         own=True,
     )
     law, _ = law_of(model, features)
-    return replace(model, sigma=_scatter(duration / law), r2=_r2(duration, law))
+    return replace(model, sigma=scatter(duration / law), r2=r_squared(duration, law))
 
 
-def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, end_ns: int) -> StepModel:
-    xtx, xty = _sums(features, duration, 1 / law**2)
+def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, end_ns: int, gap_ns: float) -> StepModel:
+    xtx, xty = sums(features, duration, 1 / law**2)
     both = _KEPT * np.array(former.xtx) + xtx[_UPPER], _KEPT * np.array(former.xty) + xty
     square = np.zeros((len(FEATURES), len(FEATURES)))
     square[_UPPER] = both[0]
@@ -114,8 +112,8 @@ def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, e
         former,
         end_ns=end_ns,
         n=before + now,
-        sigma=(1 - share) * former.sigma + share * _scatter(duration / law),
-        r2=(1 - share) * former.r2 + share * _r2(duration, law),
+        sigma=(1 - share) * former.sigma + share * scatter(duration / law),
+        r2=(1 - share) * former.r2 + share * r_squared(duration, law),
         coefficients=tuple(coefficients.tolist()),
         xtx=tuple(both[0].tolist()),
         xty=tuple(both[1].tolist()),
@@ -123,33 +121,10 @@ def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, e
         cell_steps={cell: own.get(cell, 0) + counts.get(cell, 0) for cell in merged},
         most_prompt_tokens=max(former.most_prompt_tokens, float(prompt.max(initial=0))),
         most_sequences=max(former.most_sequences, float(sequences.max(initial=0))),
+        gap_ns=(1 - share) * former.gap_ns + share * gap_ns,
         refused=0,
         own=False,
     )
-
-
-def _sums(features: Floats, duration: Floats, weight: Floats) -> tuple[Floats, Floats]:
-    weighted = features * weight[:, None]
-    return weighted.T @ features, weighted.T @ duration
-
-
-def _biweight(error: Floats) -> Floats:
-    middle = np.median(error)
-    scale = max(_MAD * float(np.median(np.abs(error - middle))), 1e-4)
-    far = (error - middle) / (_BIWEIGHT * scale)
-    return np.where(np.abs(far) < 1, (1 - far**2) ** 2, 0.0)
-
-
-def _scatter(ratio: Floats) -> float:
-    return max(_MAD * float(np.median(np.abs(ratio - np.median(ratio)))), 1e-4)
-
-
-def _r2(duration: Floats, law: Floats) -> float:
-    """Of the steps that are not far from the law: one long stall would hide that it holds."""
-    near = _biweight(duration / law - 1)
-    mean = np.average(duration, weights=near)
-    scatter = float(near @ (duration - mean) ** 2)
-    return 1 - float(near @ (duration - law) ** 2) / scatter if scatter > 0 else 0.0
 
 
 def _cells(features: Floats, ratio: Floats) -> tuple[dict[int, float], dict[int, float]]:
@@ -162,37 +137,3 @@ def _cells(features: Floats, ratio: Floats) -> tuple[dict[int, float], dict[int,
         {int(cell[one[0]]): float(np.median(ratio[one])) for one in groups if len(one) >= LEAST_OF_CELL},
         {int(cell[one[0]]): float(len(one)) for one in groups if len(one) >= LEAST_OF_CELL},
     )
-
-
-def not_negative(xtx: Floats, xty: Floats) -> Floats:
-    """The w ≥ 0 with the least w·xtx·w − 2·w·xty (Lawson and Hanson's active set, on normal equations).
-
-    Columns are scaled to one size first. A feature that never occurs, or that others make up, gets 0 or its share.
-    """
-    size = np.sqrt(np.maximum(np.diag(xtx), 1e-300))
-    square = xtx / np.outer(size, size) + 1e-9 * np.eye(len(xty))
-    goal = xty / size
-    found, free = np.zeros(len(xty)), np.zeros(len(xty), np.bool_)
-    for _ in range(10 * len(xty)):
-        slope = np.where(free, -np.inf, goal - square @ found)
-        if slope.max() <= 1e-12 * np.abs(goal).max():
-            break
-        free[slope.argmax()] = True
-        found = _feasible(square, goal, found, free)
-    result: Floats = found / size
-    return result
-
-
-def _feasible(square: Floats, goal: Floats, found: Floats, free: Bools) -> Floats:
-    """Go from `found` towards the best free weights, and give up those that would be negative."""
-    while True:
-        best = np.zeros(len(goal))
-        some = np.flatnonzero(free)
-        best[some] = np.linalg.solve(square[np.ix_(some, some)], goal[some])
-        below = free & (best <= 0)
-        if not below.any():
-            return best
-        step = np.min(found[below] / np.maximum(found[below] - best[below], 1e-300))
-        found = found + step * (best - found)
-        free &= found > 1e-15
-        found = np.where(free, found, 0.0)

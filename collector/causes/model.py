@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from collector.causes.columns import Floats, Ints
+from collector.causes.fit import LEAST_R2, MOST_SIGMA
 
 FEATURES: Final = ("step", "some_prompt", "prompt_tokens", "sequences", "context", "attention", "drafted_tokens")
 """The work of a step. Its duration is the sum of these numbers, each times a coefficient (ns) that is not negative:
@@ -18,8 +19,6 @@ LEAST_STEPS: Final = 50
 """Fewer steps make no law."""
 LEAST_OF_CELL: Final = 8
 """Fewer steps say nothing about the work of a cell."""
-_LEAST_R2: Final = 0.5
-_MOST_SIGMA: Final = 0.3
 _SURE_SIGMA: Final = 0.1
 """Steps that scatter no more than this need no R²: where all have the same work, there is nothing to explain."""
 
@@ -51,6 +50,8 @@ class StepModel:
     most_prompt_tokens: float = 0.0
     """In one step that it knows."""
     most_sequences: float = 0.0
+    gap_ns: float = 0.0
+    """The longest ordinary gap between two steps of a busy engine: the 99th percentile."""
     refused: int = 0
     """Windows in a row from which nothing was learned because most of their steps differ from the law."""
     own: bool = False
@@ -59,7 +60,7 @@ class StepModel:
     @property
     def holds(self) -> bool:
         """Whether the law tells a step's duration well enough to blame anything."""
-        return self.sigma <= _MOST_SIGMA and (self.r2 >= _LEAST_R2 or self.sigma <= _SURE_SIGMA)
+        return self.sigma <= MOST_SIGMA and (self.r2 >= LEAST_R2 or self.sigma <= _SURE_SIGMA)
 
     def calibration(self, features: Floats) -> tuple[Floats, Floats]:
         """The ratio of durations to the law in each step's cell, 1 where it is not known, and the steps behind it."""

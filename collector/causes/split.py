@@ -11,19 +11,31 @@ from collector.causes.model import FEATURES, LEAST_OF_CELL, StepModel
 from collector.causes.timeline import Steps
 from collector.causes.work import Work
 
-COMPONENTS: Final = ("base", "batch", "prompt", "drift", "stall", "copy", "unknown", "gap")
-"""What the time of a process goes into. All but the gap are in steps."""
+COMPONENTS: Final = ("base", "batch", "prompt", "drift", "stall", "copy", "unknown", "gap", "pause")
+"""What the time of a process goes into. Gaps are between steps, and a pause is what makes one longer than usual."""
 OUTLIER: Final = 4.0
 """A step that is longer than usual by more than so many sigma is no ordinary variation."""
-_HALF: Final = 15
-"""Steps on each side of one whose median says how fast the device is."""
+_WINDOWS: Final = (255, 31)
+"""Steps whose median says how fast the device is."""
 _LEAST_DRIFT: Final = 0.05
 _MEDIAN_ERROR: Final = 1.2533
 """The standard error of a median of n values is this times sigma / √n."""
 
 
+def between(steps: Steps, model: StepModel | None) -> Floats:
+    """Steps × COMPONENTS, ns: the time since the end of the step before; unknown where steps are missing."""
+    parts = np.zeros((len(steps), len(COMPONENTS)))
+    length = steps.start[1:] - steps.end[:-1]
+    pause = np.maximum(length - model.gap_ns, 0.0) if model else np.zeros(len(length))
+    missing = ~steps.follows[1:]
+    for name, value in (("gap", length - pause), ("pause", pause)):
+        parts[1:, COMPONENTS.index(name)] = np.where(missing, 0.0, value)
+    parts[1:, COMPONENTS.index("unknown")] = np.where(missing, length, 0.0)
+    return parts
+
+
 def split(found: Traffic, steps: Steps, done: Work, model: StepModel | None) -> Floats:
-    """Steps × COMPONENTS, ns: they add up to each step's duration, and the gap (0 here).
+    """Steps × COMPONENTS, ns: they add up to each step's duration.
 
     Without a model, all is unknown but copies.
     """
@@ -38,15 +50,12 @@ def split(found: Traffic, steps: Steps, done: Work, model: StepModel | None) -> 
         return parts
     features, duration = done.features[known], duration[known]
     law, work = law_of(model, features)
-    reach = _reach(model, features)
-    ratio = duration / law
-    speed = lasting(np.where(reach > 1, 1.0, ratio), model.sigma)
+    unsure = _unsure(model, features)
+    speed = lasting((duration - unsure) / law, model.sigma)
     usual = law * speed
     over = duration > usual * (1 + OUTLIER * model.sigma)
     beyond = np.where(over, duration - usual, 0.0)
-    # Where no such step was seen before, the law may be wrong by as much as the step is larger than those that were.
-    plausible = np.where(reach > 1, usual * ((1 + OUTLIER * model.sigma) * reach - 1), 0.0)
-    unknown = np.minimum(beyond, plausible)
+    unknown = np.minimum(beyond, unsure)
     ordinary = duration - beyond
     drift = ordinary * (1 - 1 / speed)
     parts[known, : work.shape[1]] = work * ((ordinary - drift) / law)[:, None]
@@ -83,31 +92,40 @@ def _give(part: Floats, more: Floats, to: Bools) -> tuple[Floats, Floats]:
     return changed, more - (changed - part)
 
 
-def _reach(model: StepModel, features: Floats) -> Floats:
-    """How much larger a step is than any that the model knows; 1 inside, or where enough steps were of its kind."""
-    prompt, sequences = (features[:, FEATURES.index(name)] for name in ("prompt_tokens", "sequences"))
-    larger = np.maximum(prompt / max(model.most_prompt_tokens, 1.0), sequences / max(model.most_sequences, 1.0))
+def _unsure(model: StepModel, features: Floats) -> Floats:
+    """By how much the law may be too low (ns): by half of what a step has beyond the largest that the model knows.
+
+    0 inside, and where enough steps were of its kind.
+    """
+    each = features * np.array(model.coefficients)
+    value = {name: each[:, index] for index, name in enumerate(FEATURES)}
+    number = {name: features[:, index] for index, name in enumerate(FEATURES)}
+    prompt = 1 - model.most_prompt_tokens / np.maximum(number["prompt_tokens"], 1.0)
+    sequences = 1 - model.most_sequences / np.maximum(number["sequences"], 1.0)
+    beyond = np.maximum(prompt, 0) * (value["prompt_tokens"] + value["attention"])
+    beyond += np.maximum(sequences, 0) * (value["sequences"] + value["context"])
     _, count = model.calibration(features)
-    return np.where(count < LEAST_OF_CELL, np.maximum(larger, 1.0), 1.0)
+    return np.where(count < LEAST_OF_CELL, beyond / 2, 0.0)
 
 
 def lasting(ratio: Floats, sigma: float) -> Floats:
-    """How many times slower the device is than usual, around each step: the median of 31 ratios, or 1.
+    """How many times slower the device is than usual, around each step: the median of 255 ratios, then of 31; or 1.
 
-    The median counts from 5 % on, and beyond three of its standard errors. Most traffic has none of that, so the
-    windows in which more than half of the ratios are so large are found by counting.
+    A median counts from 5 % on, and beyond three of its standard errors. Many steps tell a small slowness, and the few
+    what is slower still. Most traffic has neither, so the windows with a large median are found by counting.
     """
-    width = min(2 * _HALF + 1, len(ratio) - (len(ratio) + 1) % 2)
-    if width < 3:
-        return np.ones(len(ratio))
-    half = width // 2
-    least = 1 + max(_LEAST_DRIFT, 3 * _MEDIAN_ERROR * sigma / np.sqrt(width))
-    padded = np.concatenate([ratio[half:0:-1], ratio, ratio[-2 : -half - 2 : -1]])
-    large = np.concatenate([[0], np.cumsum(padded > least)])
-    slow = np.flatnonzero(large[width:] - large[:-width] > half)
     speed = np.ones(len(ratio))
-    if len(slow):
-        speed[slow] = np.median(np.lib.stride_tricks.sliding_window_view(padded, width)[slow], 1)
+    for steps in _WINDOWS:
+        width = min(steps, len(ratio) - (len(ratio) + 1) % 2)
+        if width < 3:
+            break
+        least = 1 + max(_LEAST_DRIFT, 3 * _MEDIAN_ERROR * sigma / np.sqrt(width))
+        half = width // 2
+        padded = np.pad(ratio / speed, half, mode="reflect")
+        large = np.concatenate([[0], np.cumsum(padded > least)])
+        slow = np.flatnonzero(large[width:] - large[:-width] > half)
+        if len(slow):
+            speed[slow] *= np.median(np.lib.stride_tricks.sliding_window_view(padded, width)[slow], 1)
     return speed
 
 

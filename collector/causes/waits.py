@@ -12,7 +12,7 @@ from collector.causes.work import Work
 
 _FULL: Final = 0.95
 """A step that computes this share of its token budget has no room for a chunk of another prompt."""
-_BATCH, _KV, _TOKENS, _ = range(len(WAITS))
+_BATCH, _KV, _TOKENS, _PRIORITY = range(len(WAITS))
 
 
 def waited(
@@ -24,9 +24,9 @@ def waited(
     """
     start, end, row = pieces.start[queued], pieces.end[queued], pieces.request[queued]
     if np.isfinite(requests.waited).any():
-        # The scheduler names the waits of a request; they end as the first step begins. None: it did not wait.
+        # The scheduler names the waits of a request; they end as a step begins. None: it did not wait.
         length = added(row, end - start, len(requests))
-        waits = np.nan_to_num(requests.waited[row]) * ((end - start) / np.maximum(length[row], 1))[:, None]
+        waits = _before_preemptions(requests, pieces)[row] * ((end - start) / np.maximum(length[row], 1))[:, None]
         total = waits.sum(1)
         waits *= np.where(total > end - start, (end - start) / np.maximum(total, 1), 1.0)[:, None]
         return end - waits.sum(1), waits
@@ -34,6 +34,21 @@ def waited(
     reasons = _reasons(steps, done, limits)
     sums = RunningSums(steps, reasons * steps.duration[:, None], reasons * _gaps(steps)[:, None])
     return seen, sums.between(seen, end)
+
+
+def _before_preemptions(requests: Requests, pieces: Pieces) -> Floats:
+    """Requests × WAITS, ns: the waits without those of preempted requests for their next step, first those for KV.
+
+    told 300 ms for KV and 20 ms for tokens, preempted for 280 ms     20 ms for KV, 20 ms for tokens
+    """
+    waits = np.nan_to_num(requests.waited)
+    lost = pieces.name == "preempted"
+    again = added(pieces.request[lost], (pieces.end - pieces.start)[lost], len(requests))
+    for reason in (_KV, _BATCH, _TOKENS, _PRIORITY):
+        taken = np.minimum(waits[:, reason], again)
+        waits[:, reason] -= taken
+        again -= taken
+    return waits
 
 
 def _step_end(steps: Steps, time: Floats) -> Floats:

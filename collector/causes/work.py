@@ -56,8 +56,9 @@ def work(found: Traffic, steps: Steps) -> Work:
         prompt = added(chunks.step, chunks.tokens, len(steps))
     sequences = _sequences(steps, known_decoding)
     missing = known_decoding < sequences
-    usual = np.median(context[known_decoding > 0] / known_decoding[known_decoding > 0]) if len(decode) else 0.0
-    mean = np.where(known_decoding > 0, context / np.maximum(known_decoding, 1), usual)
+    mean = context / np.maximum(known_decoding, 1)
+    told_context = known_decoding > 0
+    mean[~told_context] = np.median(mean[told_context]) if told_context.any() else 0.0
     attention = added(chunks.step, chunks.attention, len(steps))
     features = {
         "step": np.ones(len(steps)),

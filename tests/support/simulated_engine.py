@@ -119,6 +119,8 @@ class StepTruth:
     """(request, tokens, its time)."""
     decoding: tuple[int, ...]
     """A request for each sequence."""
+    context: int
+    """Tokens of the sequences that decode."""
 
 
 class _Clock:
@@ -180,7 +182,7 @@ class _Device:
         self._random = random.Random(seed)
         self._freezes = sorted(faults.freezes)
         self._compiled = set()
-        self.truth = []
+        self.truth, self.waits = [], {}
 
     def warm_up(self):
         pass
@@ -191,6 +193,8 @@ class _Device:
 
     def run(self, plan):
         law, start = self._law, self._clock.now
+        for sequence in plan.admitted:
+            self.waits.setdefault(sequence.request.trail.number, dict(sequence.waited))
         prompts = [item for item in plan.batch if not item.sequence.decoding]
         decoding = [item.sequence for item in plan.batch if item.sequence.decoding]
         tokens = sum(item.num_scheduled_tokens for item in prompts)
@@ -200,7 +204,8 @@ class _Device:
             for n in [item.num_scheduled_tokens]
         ]
         padded = -(-len(decoding) // law.padding) * law.padding
-        decode = law.sequence * padded + law.context * sum(len(one.token_ids) for one in decoding)
+        context = sum(len(one.token_ids) for one in decoding)
+        decode = law.sequence * padded + law.context * context
         noise = math.exp(self._random.gauss(0, law.noise))
         usual = (law.step + sum(own) + decode) * noise
         fault = self._fault(start - EPOCH, usual, len(decoding))
@@ -221,6 +226,7 @@ class _Device:
                 gap=between,
                 chunks=chunks,
                 decoding=tuple(one.request.trail.number for one in decoding),
+                context=context,
             )
         )
         return StepResult([[7] if item.samples else [] for item in plan.batch])
@@ -262,6 +268,25 @@ class Run:
     steps: dict[str, np.ndarray]
     kv_events: dict[str, np.ndarray]
     truth: list[StepTruth]
+    waits: dict[int, dict[str, int]]
+    """By request and reason, ns before its first step."""
+
+    def waited(self, reason):
+        """By request, the ns for which it waited for a reason before its first step."""
+        return np.array([float(self.waits[number].get(reason, 0)) for number in range(len(self.requests["start"]))])
+
+    def computed(self):
+        """By phase, the tokens that prefill phases computed of their own requests: what an engine may tell."""
+        phases = self.phases
+        start = phases["start"] - EPOCH
+        end = start + phases["duration_ns"]
+        return np.array(
+            [
+                sum(n for step in self.truth if since <= step.start < until for one, n, _ in step.chunks if one == key)
+                for key, since, until in zip(phases["key"], start, end, strict=True)
+            ],
+            float,
+        )
 
     @property
     def tables(self):
@@ -325,7 +350,9 @@ def run(
             answers.append(_arrive(engine, load, len(answers), faults.ready, lambda _: text))
         engine.step()
         clock.now += device.gap()
-    return Run(_requests(answers), _phases(answers), _table(book.steps), _table(book.kv_events), device.truth)
+    return Run(
+        _requests(answers), _phases(answers), _table(book.steps), _table(book.kv_events), device.truth, device.waits
+    )
 
 
 def _arrive(engine: Engine, load: Load, number: int, ready: int, text: Callable):

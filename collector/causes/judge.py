@@ -1,0 +1,47 @@
+"""The steps of a process, judged: their work, the law that holds for them, and what each one's time is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collector.causes.columns import Floats, Traffic
+from collector.causes.learn import updated
+from collector.causes.model import FEATURES, StepModel
+from collector.causes.split import split
+from collector.causes.timeline import Steps, line_up
+from collector.causes.work import Work, work
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The rows of a process, and what is known of its steps."""
+
+    found: Traffic
+    steps: Steps
+    done: Work
+    model: StepModel | None
+    """None: no law holds for the steps."""
+    components: Floats
+    """Steps × COMPONENTS, ns."""
+
+    @property
+    def shares(self) -> Floats:
+        """The share of each chunk in the prompt work of its step: by the law, or by tokens if it gives them no time."""
+        chunks, law = self.done.chunks, np.array(self.model.coefficients if self.model else np.zeros(len(FEATURES)))
+        some, tokens, attention = (FEATURES.index(name) for name in ("some_prompt", "prompt_tokens", "attention"))
+        features = self.done.features[chunks.step]
+        by_tokens = chunks.tokens / np.maximum(features[:, tokens], 1e-9)
+        whole = features[:, [some, tokens, attention]] @ law[[some, tokens, attention]]
+        own = law[some] * by_tokens + law[tokens] * chunks.tokens + law[attention] * chunks.attention
+        return np.where(whole > 0, own / np.where(whole > 0, whole, 1.0), by_tokens)
+
+
+def judged(found: Traffic, reference: StepModel | None) -> Judged:
+    """Judge the steps by a reference, or by themselves."""
+    steps = line_up(found)
+    done = work(found, steps)
+    model = reference or updated(found, steps, done, None)
+    model = model if model is not None and model.holds else None
+    return Judged(found, steps, done, model, split(found, steps, done, model))
