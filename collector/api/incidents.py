@@ -19,7 +19,6 @@ def router(ctx: Context) -> APIRouter:
     def get_incidents(query: Annotated[WindowQuery, Query()]) -> Incidents:
         """Incidents of the window: first those that fire at its end, then the others, each newest first."""
         reader = ctx.reader()
-        reader.answer_in_parts(query.end)
         return incidents(reader, query.window(reader))
 
     return routes

@@ -26,7 +26,8 @@ from collector.measure.times import DAY_NS, SECOND_NS
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_OF_REQUESTS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "requests", "goodput", "attainment")
+_LATENCIES: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e")
+_OF_REQUESTS: Final[tuple[Metric, ...]] = (*_LATENCIES, "requests", "goodput", "attainment")
 _OF_PROCESSES: Final[tuple[Metric, ...]] = ("running", "waiting", "kv_usage", "kv_evictions")
 _KNOWN_FOR_NS: Final = 30 * DAY_NS
 _STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
@@ -65,7 +66,6 @@ def router(ctx: Context) -> APIRouter:
     def get_overview(query: Annotated[OverviewQuery, Query()]) -> Overview:
         """The summary, SLOs, incidents, charts and engine processes of one moment."""
         reader = ctx.reader()
-        reader.answer_in_parts(query.end)
         window = query.window(reader)
         unfiltered = replace(window, filter=reader.tenant_filter)
         known_for = replace(unfiltered, start_ns=max(0, window.end_ns - _KNOWN_FOR_NS))
@@ -73,12 +73,15 @@ def router(ctx: Context) -> APIRouter:
         given = {name: getattr(query, name) for name in (*WindowQuery.model_fields, "slo")}
         everyone = not reader.tenant
         return Overview(
-            summary=_part(summary, reader, window, query.vantage),
             slos=_part(slos, reader, unfiltered),
             incidents=_part(incidents, reader, window),
+            summary=_part(summary, reader, window, query.vantage),
             timeseries={
                 metric: _part(
-                    timeseries.answer, reader, TimeseriesQuery.model_validate({**given, "metric": metric, "step": step})
+                    timeseries.answer,
+                    reader,
+                    TimeseriesQuery.model_validate({**given, "metric": metric, "step": step}),
+                    together=_LATENCIES,
                 )
                 for metric in (*_OF_REQUESTS, *(_OF_PROCESSES if everyone else ()))
             },

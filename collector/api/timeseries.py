@@ -39,7 +39,6 @@ _UNITS = dict.fromkeys(("ttft", "tpot", "itl", "e2e", "queue"), "s") | {
     "running": "requests", "waiting": "requests",
 }  # fmt: skip
 
-_TOGETHER = ("ttft", "tpot", "e2e")
 _QUANTILES = "(0.5, 0.9, 0.95, 0.99)"
 _COLUMNS = ("bucket_ns", "n", "quantiles", "largest", "sampled")
 _OF_PROCESSES = frozenset({"kv_evictions", "preemptions", "kv_usage", "running", "waiting"})
@@ -103,8 +102,8 @@ def router(ctx: Context) -> APIRouter:
     return routes
 
 
-def answer(reader: Reader, query: TimeseriesQuery) -> Timeseries:
-    """The answer of `/timeseries`."""
+def answer(reader: Reader, query: TimeseriesQuery, *, together: Sequence[Metric] = ()) -> Timeseries:
+    """The answer of `/timeseries`. The caller asks for the latencies `together` too, so they are read at once."""
     if query.metric in _OF_PROCESSES:
         need_all_tenants()
     window = query.window(reader)
@@ -116,7 +115,7 @@ def answer(reader: Reader, query: TimeseriesQuery) -> Timeseries:
     if query.slo is not None:
         window = replace(window, filter=all_of(window.filter, selects(slos[0], "chosen")))
     complete_ns = reader.complete_ns
-    points, sampled = _points(reader, window, _Buckets(query.step, window.complete(complete_ns)), query, slos)
+    points, sampled = _points(reader, window, _Buckets(query.step, window.complete(complete_ns)), query, slos, together)
     return Timeseries(
         window=WindowOut.of(window, complete_ns),
         metric=query.metric,
@@ -141,13 +140,18 @@ class _Buckets:
 
 
 def _points(
-    reader: Reader, window: Window, buckets: _Buckets, query: TimeseriesQuery, slos: Sequence[Slo]
+    reader: Reader,
+    window: Window,
+    buckets: _Buckets,
+    query: TimeseriesQuery,
+    slos: Sequence[Slo],
+    together: Sequence[Metric],
 ) -> tuple[Sequence[Point], bool]:
     """The points, and whether they are estimated from sampled requests."""
     metric, step = query.metric, query.step
     processes = {"process_filter": process_filter(window)}
     if metric in ("ttft", "tpot", "e2e", "queue"):
-        return _latency_of_requests(reader, window, buckets, metric)
+        return _latency_of_requests(reader, window, buckets, metric, together if metric in together else (metric,))
     if metric == "itl":
         return _latencies(itl.by_bucket(reader.queries, window, step), buckets), False
     if metric in ("kv_evictions", "preemptions"):
@@ -169,13 +173,9 @@ def _points(
 
 
 def _latency_of_requests(
-    reader: Reader, window: Window, buckets: _Buckets, metric: str
+    reader: Reader, window: Window, buckets: _Buckets, metric: Metric, names: Sequence[Metric]
 ) -> tuple[Sequence[Point], bool]:
-    """Exact percentiles, or weighted ones as sql/queries/estimated_latency.sql has them.
-
-    An answer of many parts shows several latencies, and asks for them at once.
-    """
-    names = _TOGETHER if metric in _TOGETHER and reader.in_parts else (metric,)
+    """Exact percentiles, or weighted ones as sql/queries/estimated_latency.sql has them. `names` are read at once."""
 
     def read(*, weighted: bool) -> list[dict[str, Any]]:
         latencies = Fragment(f"tuple({', '.join(_latency(name, weighted=weighted) for name in names)})")

@@ -110,16 +110,21 @@ def _vantages_and_first(window: Window) -> Fragment:
 
 
 def open_requests(reader: Reader, window: Window) -> InFlight:
-    """The requests of a window that had not ended at its end, without those that were lost before its start."""
-    start_ns = min(window.start_ns, reader.open_since_ns)
-    found = read_in_flight(
-        reader.queries,
-        window.filter,
-        start_ns=start_ns,
-        end_ns=window.end_ns,
-        lost_after_ns=reader.lost_after_ns,
-        heard_until_ns=reader.heard_until_ns,
-    )
+    """The requests of a window that had not ended at its end, without those that were lost before its start.
+
+    The parts of an answer share them, so the part with the longest window comes first.
+    """
+    asked = repr((window.filter, window.end_ns))
+    if asked not in reader.not_ended or reader.not_ended[asked][0] > window.start_ns:
+        found = read_in_flight(
+            reader.queries,
+            window.filter,
+            **window.bounds,
+            lost_after_ns=reader.lost_after_ns,
+            heard_until_ns=reader.heard_until_ns,
+        )
+        reader.not_ended[asked] = window.start_ns, found
+    start_ns, found = reader.not_ended[asked]
     return found if start_ns == window.start_ns else found.where(found.lost_at_ns >= window.start_ns)
 
 

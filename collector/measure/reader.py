@@ -1,22 +1,18 @@
 """What one answer reads: the store as its caller may see it, at one time.
 
-An answer of many parts asks each question to the store once:
+The parts of an answer ask the store each question once:
 
-    /summary        asks which requests are in flight at 10:00:00
-    /incidents      asks the same, and gets the first one's rows
+    the summary        asks which requests are in flight at 10:00:00
+    the incidents      ask the same, and get the summary's
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
-import numpy.typing as npt
-
-from collector.measure.times import Moment
-from collector.query.past_days import Versions
+from collector.measure.in_flight import InFlight
 from collector.query.queries import Queries
 from collector.slo.burn import Windows
 from collector.slo.judge import selected
@@ -52,14 +48,12 @@ class Reader:
     def __init__(self, source: Source, tenant: str) -> None:
         self._source = source
         self.tenant = tenant
-        self.queries = source.queries
+        self.queries = source.queries.for_one_answer()
         self.windows = source.windows
         self.lost_after_ns = source.lost_after_ns
         self.given_up_ns = source.given_up_ns
-        self.in_parts = False
-        """The answer has many parts, which ask the store each question once."""
-        self.open_since_ns = 2**63 - 1
-        """All parts read the requests in flight that were not lost before, so the store is asked once."""
+        self.not_ended: dict[str, tuple[int, InFlight]] = {}
+        """What `evaluation.open_requests` has read, by its filter and end: since when, and the requests."""
 
     @cached_property
     def now_ns(self) -> int:
@@ -93,71 +87,3 @@ class Reader:
     def tenant_filter(self) -> Fragment:
         """Select the requests that the caller may see."""
         return selected({"tenant": [self.tenant]}, "caller") if self.tenant else TRUE
-
-    def answer_in_parts(self, end: Moment) -> None:
-        """Ask the store each question once for all parts of an answer about a window that ends so.
-
-        Each part reads the requests in flight since another time, so they are read since the first of these times.
-        """
-        self.in_parts = True
-        self.queries = Remembering(self.queries)
-        self.open_since_ns = max(0, end.at(self.now_ns) - max((slo.window for slo in self.slos), default=0))
-
-
-class Remembering(Queries):
-    """The store's queries. Equal ones are run once; callers may change the rows."""
-
-    def __init__(self, queries: Queries) -> None:
-        self._queries = queries
-        self._found: dict[str, Any] = {}
-
-    def rows(
-        self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
-    ) -> list[dict[str, Any]]:
-        """The rows of the result, by column name."""
-        found = self._once(
-            ("rows", query, fragments, parameters), lambda: self._queries.rows(query, fragments, **parameters)
-        )
-        return [dict(row) for row in found]
-
-    def columns(
-        self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
-    ) -> dict[str, Sequence[Any]]:
-        """The columns of the result, by name."""
-        found: dict[str, Sequence[Any]] = self._once(
-            ("columns", query, fragments, parameters), lambda: self._queries.columns(query, fragments, **parameters)
-        )
-        return found.copy()
-
-    @property
-    def remembers(self) -> bool:
-        """Answers about whole days are remembered."""
-        return self._queries.remembers
-
-    def versions(self) -> Versions:
-        """The versions of all days."""
-        return self._queries.versions()
-
-    def may_have_rows(self, *tables: str) -> bool:
-        """Tell whether one of these tables has rows, or had some earlier."""
-        return self._queries.may_have_rows(*tables)
-
-    def remembered(self, *question: Any) -> Any:
-        """The answer to a question, read again when a row of the days that it reads has changed."""
-        return self._queries.remembered(*question)
-
-    def array(
-        self, query: str, fragments: Mapping[str, Fragment], row: npt.DTypeLike, /, **parameters: Any
-    ) -> npt.NDArray[Any]:
-        """The rows of the result as an array."""
-        found: npt.NDArray[Any] = self._once(
-            ("array", query, fragments, row, parameters),
-            lambda: self._queries.array(query, fragments, row, **parameters),
-        )
-        return found
-
-    def _once(self, question: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
-        key = repr(question)
-        if key not in self._found:
-            self._found[key] = ask()
-        return self._found[key]

@@ -38,7 +38,9 @@ def slo_burns(reader: Reader, window: Window) -> Iterator[Incident]:
     Without a bad request that ended, a burn began when the oldest one arrived that is bad and has not ended.
     """
     rules = {slo.name: burn_rules(slo, reader.windows) for slo in reader.slos}
-    counted = count_burns(reader, reader.slos, window)
+    longest = max((slo.window for slo in reader.slos), default=0)
+    in_flight = open_requests(reader, replace(window, start_ns=max(0, window.end_ns - longest)))
+    counted = count_burns(reader, reader.slos, window, in_flight=in_flight)
     for slo in reader.slos:
         counts = counted[slo.name]
         # The only tenant's requests are all there are: its incident is the SLO's.

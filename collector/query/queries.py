@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from collector.store import Store
 T = TypeVar("T")
 
 _MOST_SESSIONS: Final = 64
+_SMALL_BYTES: Final = 65_536
 
 
 class Queries:
@@ -28,8 +30,18 @@ class Queries:
         self._store = store
         self._settings = settings
         self._past = PastDays()
-        self._filled: frozenset[str] = frozenset()
+        self._filled: set[str] = set()
         self._known: OrderedDict[str, Versions] = OrderedDict()
+        self._answered: dict[str, Any] | None = None
+
+    def for_one_answer(self) -> Queries:
+        """These queries for one answer, whose parts share rows and columns: an equal question is asked once.
+
+        Large arrays are asked for each time: no two parts want the same, and an answer over weeks has many.
+        """
+        made = copy(self)
+        made._answered = {}
+        return made
 
     @property
     def remembers(self) -> bool:
@@ -46,7 +58,7 @@ class Queries:
     def may_have_rows(self, *tables: str) -> bool:
         """Tell whether one of these tables has rows, or had some earlier: a query of an emptied table finds nothing."""
         if not self._filled & {*tables}:
-            self._filled |= {table for table, _ in self.versions()}
+            self._filled.update(table for table, _ in self.versions())
         return bool(self._filled & {*tables})
 
     def versions(self) -> Versions:
@@ -127,7 +139,7 @@ class Queries:
         """The rows of the result, by column name. An answer of the API asks no table that has no rows."""
         if self._reads_nothing(query):
             return []
-        result = self._result(query, fragments, parameters)
+        result = self._once((query, fragments, parameters), lambda: self._result(query, fragments, parameters))
         return [dict(zip(result.column_names, row, strict=True)) for row in result.result_rows]
 
     def row(self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any) -> dict[str, Any]:
@@ -139,13 +151,27 @@ class Queries:
         self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
     ) -> dict[str, Sequence[Any]]:
         """The columns of the result, by name. A result without rows may come without names: every column is empty."""
-        result = self._result(query, fragments, parameters)
+        result = self._once((query, fragments, parameters), lambda: self._result(query, fragments, parameters))
         return defaultdict(list, zip(result.column_names, result.result_columns, strict=True))
 
     def array(
         self, query: str, fragments: Mapping[str, Fragment], row: npt.DTypeLike, /, **parameters: Any
     ) -> npt.NDArray[Any]:
         """The rows of the result as an array. `row` has the columns' types, all of a fixed width."""
+        return self._once((query, fragments, row, parameters), lambda: self._array(query, fragments, row, parameters))
+
+    def _once(self, asked: tuple[Any, ...], ask: Callable[[], T]) -> T:
+        question = repr(asked)
+        if self._answered is not None and question in self._answered:
+            return self._answered[question]  # type: ignore[no-any-return]
+        found = ask()
+        if self._answered is not None and getattr(found, "nbytes", 0) <= _SMALL_BYTES:
+            self._answered[question] = found
+        return found
+
+    def _array(
+        self, query: str, fragments: Mapping[str, Fragment], row: npt.DTypeLike, parameters: Mapping[str, Any]
+    ) -> npt.NDArray[Any]:
         sql = render(f"queries/{query}", fragments)
         found = self._store.binary(sql, {**parameters, **merged([*fragments.values()])}, self._settings())
         return np.frombuffer(found, np.dtype(row))

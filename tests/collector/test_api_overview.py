@@ -4,14 +4,11 @@ import gzip
 import time
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from collector.api import overview
 from collector.api.overview import step_s
-from collector.measure.reader import Remembering
 from collector.query.queries import Queries
-from collector.sql.fragment import FALSE, TRUE
 from tests.collector.rows import NOW, SECOND
 
 OF_PROCESSES = ("running", "waiting", "kv_usage", "kv_evictions")
@@ -66,11 +63,11 @@ def test_the_steps_follow_the_window_unless_one_is_given(api, busy):
 
 def test_it_asks_the_store_each_question_once(api, busy, monkeypatch):
     asked = []
-    result, array = Queries._result, Queries.array
+    result, array = Queries._result, Queries._array
 
-    def counted_array(self, query, fragments, row, **parameters):
+    def counted_array(self, query, fragments, row, parameters):
         asked.append((query, repr(fragments), repr(parameters)))
-        return array(self, query, fragments, row, **parameters)
+        return array(self, query, fragments, row, parameters)
 
     def counted(self, query, fragments, parameters):
         if query != "day_versions":  # read before and after an answer about whole days
@@ -78,7 +75,7 @@ def test_it_asks_the_store_each_question_once(api, busy, monkeypatch):
         return result(self, query, fragments, parameters)
 
     monkeypatch.setattr(Queries, "_result", counted)
-    monkeypatch.setattr(Queries, "array", counted_array)
+    monkeypatch.setattr(Queries, "_array", counted_array)
     api("overview", tenant="t1")
     assert len(asked) == len(set(asked))
     assert {"announced", "ended_announced", "vantages", "timeseries_steps"} <= {name for name, *_ in asked}
@@ -103,25 +100,6 @@ def test_each_part_may_take_as_long_as_it_may_alone(api, busy, monkeypatch):
         monkeypatch.setattr(overview, part, slowly(getattr(overview, part)))
     monkeypatch.setattr("collector.api.session.time", SimpleNamespace(monotonic=lambda: began() + late_s[0]))
     assert api("overview")["summary"]["requests"]["total"] == 25
-
-
-def test_questions_are_the_same_only_with_the_same_conditions():
-    asked = []
-    store = SimpleNamespace(array=lambda query, fragments, row, **_: asked.append(fragments) or fragments)
-    queries = Remembering(store)
-    conditions = [{"filter": TRUE}, {"filter": FALSE}, {"filter": TRUE}]
-    assert [queries.array("itl", one, np.uint64, end_ns=1) for one in conditions] == conditions
-    assert asked == conditions[:2]
-
-
-def test_rows_are_the_same_only_with_the_same_parameters_and_may_be_changed():
-    asked = []
-    queries = Remembering(SimpleNamespace(rows=lambda *_, **given: asked.append(given) or [given.copy()]))
-    for given in ({"end_ns": 1}, {"end_ns": 2}, {"end_ns": 1}):
-        (row,) = queries.rows("vantages", **given)
-        assert row == given
-        row["end_ns"] = 0
-    assert asked == [{"end_ns": 1}, {"end_ns": 2}]
 
 
 def test_another_request_is_asked_anew_and_has_its_own_clock(api, rows, clock):

@@ -1,18 +1,21 @@
-"""What one answer reads: one time, one tenant, and each question of an answer of many parts once."""
+"""What one answer reads: one time, one tenant, and each question of its parts once."""
 
 from itertools import count
 from types import SimpleNamespace
 
 import pytest
 
+from collector.measure.evaluation import open_requests
 from collector.measure.reader import Reader, Source
-from collector.measure.times import Moment
+from collector.measure.window import Window
+from collector.query.queries import Queries
 from collector.slo.burn import load_windows
 from collector.slo.model import load_slos
-from collector.sql.fragment import TRUE
-from tests.collector.rows import NOW
+from collector.sql.fragment import FALSE, TRUE, Fragment
+from tests.collector.rows import NOW, SECOND
 
-DAY = 24 * 3600 * 10**9
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
 SLOS = """
 slos:
   - {name: all, objective: "0.9", window: 30d, thresholds: {e2e: 60s}}
@@ -23,7 +26,7 @@ slos:
 
 @pytest.fixture
 def asked():
-    """The names of the queries that the store was asked."""
+    """The filters and ends of the questions that the store was asked."""
     return []
 
 
@@ -33,13 +36,20 @@ def reading(tmp_path, asked):
     file = tmp_path / "slos.yaml"
     file.write_text(SLOS)
     ticks = count(NOW)
-    queries = SimpleNamespace(rows=lambda query, *_, **given: asked.append(query) or [{"n": 1, **given}])
-    source = Source(
-        queries, load_slos(file), load_windows(), 30 * 10**9,
-        clock=ticks.__next__, heard_until=ticks.__next__, complete_until=ticks.__next__, given_up_ns=lambda _: 0,
-    )  # fmt: skip
 
-    return lambda tenant: Reader(source, tenant)
+    def answer(sql, parameters, _):
+        asked.append((sql.rpartition("AND ")[2].strip(), parameters["end_ns"]))
+        total = parameters["end_ns"]
+        return SimpleNamespace(column_names=["total"], result_rows=[(total,)], result_columns=[[total]])
+
+    def made(tenant, store=None):
+        source = Source(
+            Queries(store or SimpleNamespace(query=answer)), load_slos(file), load_windows(), 30 * SECOND,
+            clock=ticks.__next__, heard_until=ticks.__next__, complete_until=ticks.__next__, given_up_ns=lambda _: 0,
+        )  # fmt: skip
+        return Reader(source, tenant)
+
+    return made
 
 
 def test_its_times_are_read_once_and_those_of_the_next_answer_anew(reading):
@@ -60,23 +70,30 @@ def test_a_tenant_sees_its_slos_and_no_name_of_another(reading):
     assert [*reading("acme").tenant_filter.parameters.values()] == [["acme"]]
 
 
-def test_an_answer_of_many_parts_asks_once_and_another_asks_each_time(reading, asked):
-    alone, parts = reading(""), reading("")
-    parts.answer_in_parts(Moment(0, relative=True))
-    assert (alone.in_parts, parts.in_parts) == (False, True)
-    for reader, times in ((alone, 2), (parts, 1)):
+def test_its_parts_ask_the_store_each_question_once_and_the_next_answer_asks_anew(reading, asked):
+    for reader in (reading(""), reading("acme")):
         asked.clear()
-        for _ in range(2):
-            (row,) = reader.queries.rows("vantages", {"filter": TRUE}, end_ns=1)
-            assert row == {"n": 1, "end_ns": 1}
-        assert asked == ["vantages"] * times
+        for filtered, end_ns in ((TRUE, 1), (FALSE, 1), (TRUE, 2), (TRUE, 1)):
+            (row,) = reader.queries.rows("requests_count", {"filter": filtered}, start_ns=0, end_ns=end_ns)
+            assert row == {"total": end_ns}
+            row["total"] = -1  # a part may change its rows
+            assert [*reader.queries.columns("requests_count", {"filter": TRUE}, start_ns=0, end_ns=7)["total"]] == [7]
+        assert asked == [("(true)", 1), ("(true)", 7), ("(false)", 1), ("(true)", 2)]
 
 
-def test_it_reads_requests_in_flight_since_the_longest_window_that_its_caller_sees(reading):
-    for tenant, days in (("", 90), ("acme", 30), ("globex", 90)):
-        reader = reading(tenant)
-        reader.answer_in_parts(Moment(-DAY, relative=True))
-        assert reader.open_since_ns == reader.now_ns - (days + 1) * DAY
-    early = reading("")
-    early.answer_in_parts(Moment(5 * DAY, relative=False))
-    assert early.open_since_ns == 0
+@pytest.mark.parametrize("hours", [(5, 1, 1), (1, 5, 1)])
+def test_its_parts_share_the_requests_that_have_not_ended(reading, rows, hours):
+    """One was lost half an hour ago, another one three hours ago."""
+    for minutes in (30, 180):
+        rows.open(start=NOW - 4 * HOUR, seen=NOW - minutes * MINUTE, model="m")
+    rows.open(start=NOW - HOUR, seen=NOW - 1)
+    reader = reading("", rows.store)
+    lost = {
+        (model, h): open_requests(reader, Window(NOW - h * HOUR, NOW, Fragment(f"model IN ('m', '{model}')")))
+        for model in ("m", "other")
+        for h in hours
+    }
+    assert {key: (found.size, int(found.is_lost.sum())) for key, found in lost.items()} == {
+        (model, h): (3, 2) if h == 5 else (2, 1) for model in ("m", "other") for h in hours
+    }
+    assert open_requests(reader, Window(NOW - 5 * HOUR, NOW - 2 * HOUR, TRUE)).is_lost.sum() == 1
