@@ -30,11 +30,13 @@ class Judged:
     def shares(self) -> Floats:
         """The share of each chunk in the prompt work of its step: by the law, or by tokens if it gives them no time."""
         chunks, law = self.done.chunks, np.array(self.model.coefficients if self.model else np.zeros(len(FEATURES)))
-        some, tokens, attention = (FEATURES.index(name) for name in ("some_prompt", "prompt_tokens", "attention"))
+        shared = [FEATURES.index(name) for name in ("some_prompt", "prompt_tokens", "long_prompt_tokens")]
+        prompts, attention = FEATURES.index("prompts"), FEATURES.index("attention")
         features = self.done.features[chunks.step]
-        by_tokens = chunks.tokens / np.maximum(features[:, tokens], 1e-9)
-        whole = features[:, [some, tokens, attention]] @ law[[some, tokens, attention]]
-        own = law[some] * by_tokens + law[tokens] * chunks.tokens + law[attention] * chunks.attention
+        by_tokens = chunks.tokens / np.maximum(features[:, FEATURES.index("prompt_tokens")], 1e-9)
+        by_all = features[:, shared] @ law[shared]
+        whole = by_all + features[:, [prompts, attention]] @ law[[prompts, attention]]
+        own = by_all * by_tokens + law[prompts] + law[attention] * chunks.attention
         return np.where(whole > 0, own / np.where(whole > 0, whole, 1.0), by_tokens)
 
 

@@ -69,9 +69,8 @@ def _fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps, ga
     """The law of these steps alone; None if they are too few."""
     if len(duration) < LEAST_STEPS:
         return None
-    fit = robust(features, duration)
+    fit = robust(features, duration, _usual(features, duration))
     cells, counts = _cells(features, duration / fit.expected)
-    prompt, sequences = features[:, FEATURES.index("prompt_tokens")], features[:, FEATURES.index("sequences")]
     model = StepModel(
         start_ns=origin_ns + int(steps.start[0]),
         end_ns=origin_ns + int(steps.end[-1]),
@@ -83,13 +82,27 @@ def _fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps, ga
         xty=tuple(fit.xty.tolist()),
         cells=cells,
         cell_steps=counts,
-        most_prompt_tokens=float(prompt.max()),
-        most_sequences=float(sequences.max()),
         gap_ns=gap_ns,
         own=True,
     )
     law, _ = law_of(model, features)
-    return replace(model, sigma=scatter(duration / law), r2=r_squared(duration, law))
+    sigma = scatter(duration / law)
+    known = features[np.abs(duration / law - 1) <= OUTLIER * sigma]
+    most = known.max(0, initial=0.0)
+    return replace(
+        model,
+        sigma=sigma,
+        r2=r_squared(duration, law),
+        most_prompt_tokens=float(most[FEATURES.index("prompt_tokens")]),
+        most_sequences=float(most[FEATURES.index("sequences")]),
+    )
+
+
+def _usual(features: Floats, duration: Floats) -> Floats:
+    """The median duration of each step's cell; infinite where too few steps are of its kind."""
+    medians, _ = _cells(features, duration)
+    cells, place = np.unique(cells_of(features), return_inverse=True)
+    return np.array([medians.get(int(cell), np.inf) for cell in cells])[place]
 
 
 def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, end_ns: int, gap_ns: float) -> StepModel:
@@ -107,7 +120,7 @@ def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, e
         / (own.get(cell, 0) + counts.get(cell, 0))
         for cell in own.keys() | counts.keys()
     }
-    prompt, sequences = features[:, FEATURES.index("prompt_tokens")], features[:, FEATURES.index("sequences")]
+    most = features.max(0, initial=0.0)
     return replace(
         former,
         end_ns=end_ns,
@@ -119,8 +132,8 @@ def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, e
         xty=tuple(both[1].tolist()),
         cells=merged,
         cell_steps={cell: own.get(cell, 0) + counts.get(cell, 0) for cell in merged},
-        most_prompt_tokens=max(former.most_prompt_tokens, float(prompt.max(initial=0))),
-        most_sequences=max(former.most_sequences, float(sequences.max(initial=0))),
+        most_prompt_tokens=max(former.most_prompt_tokens, float(most[FEATURES.index("prompt_tokens")])),
+        most_sequences=max(former.most_sequences, float(most[FEATURES.index("sequences")])),
         gap_ns=(1 - share) * former.gap_ns + share * gap_ns,
         refused=0,
         own=False,

@@ -11,10 +11,17 @@ import numpy as np
 from collector.causes.columns import Floats, Ints
 from collector.causes.fit import LEAST_R2, MOST_SIGMA
 
-FEATURES: Final = ("step", "some_prompt", "prompt_tokens", "sequences", "context", "attention", "drafted_tokens")
+FEATURES: Final = (
+    "step", "some_prompt", "prompts", "prompt_tokens", "long_prompt_tokens", "attention", "sequences", "context",
+    "drafted_tokens",
+)  # fmt: skip
 """The work of a step. Its duration is the sum of these numbers, each times a coefficient (ns) that is not negative:
-1 · whether there are prompt tokens · their number · decoding sequences · tokens of their context · for each chunk of a
-prompt, its tokens times the context that they attend to · drafted tokens."""
+1 · whether there are prompt tokens · the requests that they are of · their number · how many are beyond LONG · for each
+chunk of a prompt, its tokens times the context that they attend to · decoding sequences · tokens of their context ·
+drafted tokens."""
+LONG: Final = 256
+"""Tokens of a step from which on a device's arithmetic takes longer than reading the weights (H100: about 300), so that
+more tokens take more time where fewer do not."""
 LEAST_STEPS: Final = 50
 """Fewer steps make no law."""
 LEAST_OF_CELL: Final = 8
@@ -40,9 +47,9 @@ class StepModel:
     coefficients: tuple[float, ...]
     """By FEATURES, ns."""
     xtx: tuple[float, ...]
-    """Upper triangle of the weighted sums of products of features, row by row: 28 numbers."""
+    """Upper triangle of the weighted sums of products of features, row by row: 45 numbers."""
     xty: tuple[float, ...]
-    """Weighted sums of features times duration: 7 numbers."""
+    """Weighted sums of features times duration: 9 numbers."""
     cells: Mapping[int, float] = field(default_factory=dict)
     """The median ratio of durations to the law by cell (`cells_of`)."""
     cell_steps: Mapping[int, float] = field(default_factory=dict)

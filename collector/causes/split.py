@@ -51,7 +51,7 @@ def split(found: Traffic, steps: Steps, done: Work, model: StepModel | None) -> 
     features, duration = done.features[known], duration[known]
     law, work = law_of(model, features)
     unsure = _unsure(model, features)
-    speed = lasting((duration - unsure) / law, model.sigma)
+    speed = lasting(np.maximum(duration - unsure, 0.0) / law, model.sigma)
     usual = law * speed
     over = duration > usual * (1 + OUTLIER * model.sigma)
     beyond = np.where(over, duration - usual, 0.0)
@@ -76,7 +76,10 @@ def law_of(model: StepModel, features: Floats) -> tuple[Floats, Floats]:
     decoding = value["sequences"] + value["context"] + value["drafted_tokens"]
     alone = np.where(sequences > 1, decoding / np.maximum(sequences, 1), decoding)
     base, batch = value["step"] + alone, decoding - alone
-    prompt = value["some_prompt"] + value["prompt_tokens"] + value["attention"]
+    prompt = sum(
+        (value[name] for name in ("some_prompt", "prompts", "prompt_tokens", "long_prompt_tokens", "attention")),
+        np.zeros(len(features)),
+    )
     factor, _ = model.calibration(features)
     more = (base + batch + prompt) * (factor - 1)
     prompts, several = features[:, FEATURES.index("some_prompt")] > 0, sequences > 1
@@ -93,19 +96,18 @@ def _give(part: Floats, more: Floats, to: Bools) -> tuple[Floats, Floats]:
 
 
 def _unsure(model: StepModel, features: Floats) -> Floats:
-    """By how much the law may be too low (ns): by half of what a step has beyond the largest that the model knows.
+    """By how much the law may be too low (ns); 0 where it was seen to hold, and where enough steps were of its kind.
 
-    0 inside, and where enough steps were of its kind.
+    Beyond the most sequences that the model knows: by half of what those beyond take. Beyond the most prompt tokens: by
+    any time, since arithmetic and attention grow faster than smaller prompts tell.
     """
     each = features * np.array(model.coefficients)
-    value = {name: each[:, index] for index, name in enumerate(FEATURES)}
     number = {name: features[:, index] for index, name in enumerate(FEATURES)}
-    prompt = 1 - model.most_prompt_tokens / np.maximum(number["prompt_tokens"], 1.0)
-    sequences = 1 - model.most_sequences / np.maximum(number["sequences"], 1.0)
-    beyond = np.maximum(prompt, 0) * (value["prompt_tokens"] + value["attention"])
-    beyond += np.maximum(sequences, 0) * (value["sequences"] + value["context"])
+    decoding = each[:, FEATURES.index("sequences")] + each[:, FEATURES.index("context")]
+    more = np.maximum(1 - model.most_sequences / np.maximum(number["sequences"], 1.0), 0.0)
+    unsure = np.where(number["prompt_tokens"] > model.most_prompt_tokens, np.inf, more * decoding / 2)
     _, count = model.calibration(features)
-    return np.where(count < LEAST_OF_CELL, beyond / 2, 0.0)
+    return np.where(count < LEAST_OF_CELL, unsure, 0.0)
 
 
 def lasting(ratio: Floats, sigma: float) -> Floats:

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from collector.causes.columns import WAITS, Floats, Ints, Limits, Pieces, Requests, added
+from collector.causes.model import FEATURES
 from collector.causes.timeline import RunningSums, Steps
 from collector.causes.work import Work
 
@@ -79,7 +80,7 @@ def _reasons(steps: Steps, done: Work, limits: Limits) -> Floats:
         shares: Floats = counts / np.maximum(total, 1)
         return shares
     running = done.running
-    tokens = done.features[:, 2] + done.features[:, 3]
+    tokens = done.features[:, [FEATURES.index("prompt_tokens"), FEATURES.index("sequences")]].sum(1)
     most = limits.max_seqs or np.nanmax(running, initial=1)
     budget = limits.max_batched_tokens or np.nanmax(tokens, initial=1)
     known = np.isfinite(running) & np.isfinite(tokens) & ~(steps.numbers["waiting"] == 0)

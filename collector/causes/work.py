@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collector.causes.columns import Bools, Floats, Ints, Traffic, added
-from collector.causes.model import FEATURES
+from collector.causes.model import FEATURES, LONG
 from collector.causes.timeline import Steps
 
 
@@ -60,16 +60,18 @@ def work(found: Traffic, steps: Steps) -> Work:
     told_context = known_decoding > 0
     mean[~told_context] = np.median(mean[told_context]) if told_context.any() else 0.0
     attention = added(chunks.step, chunks.attention, len(steps))
+    prompts = np.bincount(chunks.step, minlength=len(steps))
     features = {
         "step": np.ones(len(steps)),
         "some_prompt": np.where(np.isnan(prompt), np.nan, prompt > 0),
+        "prompts": prompts,
         "prompt_tokens": prompt,
+        "long_prompt_tokens": np.maximum(prompt - LONG, 0),
         "sequences": sequences,
         "context": np.where(missing, mean * sequences, context),
         "attention": attention,
         "drafted_tokens": np.nan_to_num(steps.numbers["drafted_tokens"]),
     }
-    prompts = np.bincount(chunks.step, minlength=len(steps))
     running = steps.numbers["running"]
     return Work(
         np.stack([features[name] for name in FEATURES], 1),

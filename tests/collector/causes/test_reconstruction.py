@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from collector.causes.columns import traffic
+from collector.causes.model import FEATURES
 from collector.causes.timeline import line_up
 from collector.causes.work import work
 from tests.support.simulated_engine import chats, run
@@ -36,7 +37,7 @@ def test_the_context_of_each_step_is_that_of_its_sequences(name):
     found = run(chats(120, seed=6, shared=0.5), **SETTINGS[name])
     rows = traffic(*found.tables, {})
     done = work(rows, line_up(rows))
-    sequences, context = done.features[:, 3], done.features[:, 4]
+    sequences, context = (done.features[:, FEATURES.index(name)] for name in ("sequences", "context"))
     assert sequences.tolist() == [len(step.decoding) for step in found.truth]
     assert context.tolist() == pytest.approx([step.context for step in found.truth])
 
@@ -60,11 +61,11 @@ def test_what_is_computed_again_with_a_prefix_cache_is_known_where_the_engine_te
 def test_the_context_of_sequences_that_are_still_under_way_is_like_that_of_the_others():
     found = run(chats(300, seed=6))
     rows = traffic(*found.tables, {})
-    whole = work(rows, line_up(rows)).features[:, 4]
+    whole = work(rows, line_up(rows)).features[:, FEATURES.index("context")]
     half = np.arange(300, dtype=np.uint64) % 2 == 0
     known = {name: column[half] for name, column in found.requests.items()}
     rows = traffic(known, found.phases, found.steps, {})
-    part = work(rows, line_up(rows)).features[:, 4]
+    part = work(rows, line_up(rows)).features[:, FEATURES.index("context")]
     busy = whole > 1000
     assert np.median(part[busy] / whole[busy]) == pytest.approx(1, abs=0.05)
 
@@ -74,5 +75,7 @@ def test_prompts_are_spread_over_their_steps_where_the_engine_does_not_count_the
     steps = {name: column for name, column in found.steps.items() if name != "prefill_tokens"}
     rows = traffic(found.requests, found.phases, steps, {})
     done = work(rows, line_up(rows))
-    assert done.features[:, 2].sum() == pytest.approx(sum(map(len, chats(120, seed=6).prompts)))
-    assert (done.features[:, 1] > 0).tolist() == [bool(step.chunks) for step in found.truth]
+    assert done.features[:, FEATURES.index("prompt_tokens")].sum() == pytest.approx(
+        sum(map(len, chats(120, seed=6).prompts))
+    )
+    assert (done.features[:, FEATURES.index("some_prompt")] > 0).tolist() == [bool(step.chunks) for step in found.truth]
