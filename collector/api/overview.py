@@ -10,11 +10,9 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from collector.answer import Answer
-from collector.api import timeseries
 from collector.api.context import Context
-from collector.api.parameters import Duration, Name, WindowQuery
+from collector.api.parameters import Duration, Name, WindowQuery, find_slo, must_be_few_points
 from collector.api.session import CURRENT
-from collector.api.timeseries import Metric, Timeseries, TimeseriesQuery
 from collector.measure.cold_starts import ColdStarts, cold_starts
 from collector.measure.engines import Engines, engines
 from collector.measure.incidents import Incidents, incidents
@@ -22,6 +20,7 @@ from collector.measure.kv import Kv, kv
 from collector.measure.slos import Slos, slos
 from collector.measure.summary import Summary, summary
 from collector.measure.times import DAY_NS, SECOND_NS
+from collector.measure.timeseries import Metric, Timeseries, timeseries
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,19 +69,15 @@ def router(ctx: Context) -> APIRouter:
         unfiltered = replace(window, filter=reader.tenant_filter)
         known_for = replace(unfiltered, start_ns=max(0, window.end_ns - _KNOWN_FOR_NS))
         step = query.step or step_s(window.seconds) * SECOND_NS
-        given = {name: getattr(query, name) for name in (*WindowQuery.model_fields, "slo")}
+        must_be_few_points(window, step)
+        slo = None if query.slo is None else find_slo(reader.slos, query.slo)
         everyone = not reader.tenant
         return Overview(
             slos=_part(slos, reader, unfiltered),
             incidents=_part(incidents, reader, window),
             summary=_part(summary, reader, window, query.vantage),
             timeseries={
-                metric: _part(
-                    timeseries.answer,
-                    reader,
-                    TimeseriesQuery.model_validate({**given, "metric": metric, "step": step}),
-                    together=_LATENCIES,
-                )
+                metric: _part(timeseries, reader, window, query.vantage, metric, step, slo, together=_LATENCIES)
                 for metric in (*_OF_REQUESTS, *(_OF_PROCESSES if everyone else ()))
             },
             kv=_part(kv, reader, window) if everyone else None,

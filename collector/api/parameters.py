@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -17,6 +17,8 @@ from collector.slo.durations import parse_duration
 from collector.slo.judge import selected
 from collector.slo.model import Dimension, Slo
 from collector.sql.fragment import all_of
+
+MOST_POINTS: Final = 11_000
 
 
 def _moment(value: Any) -> Moment:
@@ -106,3 +108,9 @@ def find_slo(slos: Sequence[Slo], name: str) -> Slo:
             return slo
     known = ", ".join(slo.name for slo in slos) or "none: the collector was started without an SLO file"
     raise not_found(f"no SLO is named {name!r}; there are: {known}")
+
+
+def must_be_few_points(window: Window, step_ns: int) -> None:
+    """Raise Problem (400) for a step that cuts a window into more than `MOST_POINTS` points."""
+    if (window.end_ns - window.start_ns) / step_ns > MOST_POINTS:
+        raise bad_parameter("step", f"gives more than {MOST_POINTS} points: make it longer, or the window shorter")

@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from collector.answer import Answer
 from collector.api.context import Context
-from collector.api.parameters import Duration, Name, WindowQuery, find_slo
-from collector.api.problems import bad_parameter
+from collector.api.parameters import Duration, Name, WindowQuery, find_slo, must_be_few_points
 from collector.api.session import need_all_tenants
-from collector.measure import itl, samples
-from collector.measure.answers import WindowOut
-from collector.measure.evaluation import process_filter
-from collector.measure.hops import listed_once
-from collector.measure.over_time import ended_by_bucket, judged_by_bucket
-from collector.measure.reader import Reader
-from collector.measure.times import SECOND_NS, rfc3339
-from collector.measure.window import Window
-from collector.slo.counts import Number
-from collector.slo.judge import selects
-from collector.slo.model import Slo
-from collector.sql.fragment import Fragment, all_of
-
-MOST_POINTS = 11_000
-Metric = Literal[
-    "ttft", "tpot", "itl", "e2e", "queue",
-    "requests", "failed", "cancelled", "output_tokens", "goodput", "kv_evictions", "preemptions",
-    "attainment", "kv_usage", "running", "waiting",
-]  # fmt: skip
-_UNITS = dict.fromkeys(("ttft", "tpot", "itl", "e2e", "queue"), "s") | {
-    "requests": "1/s", "failed": "1/s", "cancelled": "1/s", "output_tokens": "tokens/s", "goodput": "1/s",
-    "kv_evictions": "blocks/s", "preemptions": "1/s", "attainment": "ratio", "kv_usage": "ratio",
-    "running": "requests", "waiting": "requests",
-}  # fmt: skip
-
-_QUANTILES = "(0.5, 0.9, 0.95, 0.99)"
-_COLUMNS = ("bucket_ns", "n", "quantiles", "largest", "sampled")
-_OF_PROCESSES = frozenset({"kv_evictions", "preemptions", "kv_usage", "running", "waiting"})
+from collector.measure.timeseries import OF_PROCESSES, Metric, Timeseries, timeseries
 
 
 class TimeseriesQuery(WindowQuery):
@@ -52,44 +21,6 @@ class TimeseriesQuery(WindowQuery):
     slo: Name | None = Field(None, description="only requests that this SLO selects, judged by it")
 
 
-class LatencyPoint(Answer):
-    """One bucket of a latency, in seconds."""
-
-    t: str
-    """When the bucket begins."""
-    partial: bool
-    """A part of the bucket is outside the window, or incomplete."""
-    count: Number
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-    max: float
-
-
-class ValuePoint(Answer):
-    """One bucket of another metric."""
-
-    t: str
-    partial: bool
-    value: float
-
-
-Point = LatencyPoint | ValuePoint
-
-
-class Timeseries(Answer):
-    """`/timeseries`."""
-
-    window: WindowOut
-    metric: str
-    unit: str
-    step_s: float
-    estimated: bool
-    points: Sequence[Point]
-    """Rates have none behind `window.complete_until`."""
-
-
 def router(ctx: Context) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["requests"])
@@ -97,143 +28,12 @@ def router(ctx: Context) -> APIRouter:
     @routes.get("/timeseries")
     def get_timeseries(query: Annotated[TimeseriesQuery, Query()]) -> Timeseries:
         """A metric over time, for charts."""
-        return answer(ctx.reader(), query)
+        if query.metric in OF_PROCESSES:
+            need_all_tenants()
+        reader = ctx.reader()
+        window = query.window(reader)
+        must_be_few_points(window, query.step)
+        slo = None if query.slo is None else find_slo(reader.slos, query.slo)
+        return timeseries(reader, window, query.vantage, query.metric, query.step, slo)
 
     return routes
-
-
-def answer(reader: Reader, query: TimeseriesQuery, *, together: Sequence[Metric] = ()) -> Timeseries:
-    """The answer of `/timeseries`. The caller asks for the latencies `together` too, so they are read at once."""
-    if query.metric in _OF_PROCESSES:
-        need_all_tenants()
-    window = query.window(reader)
-    if query.metric not in _OF_PROCESSES and query.slo is None:  # an SLO selects one vantage
-        window = listed_once(reader, window, query.vantage)
-    if (window.end_ns - window.start_ns) / query.step > MOST_POINTS:
-        raise bad_parameter("step", f"gives more than {MOST_POINTS} points: make it longer, or the window shorter")
-    slos = reader.slos if query.slo is None else (find_slo(reader.slos, query.slo),)
-    if query.slo is not None:
-        window = replace(window, filter=all_of(window.filter, selects(slos[0], "chosen")))
-    complete_ns = reader.complete_ns
-    points, sampled = _points(reader, window, _Buckets(query.step, window.complete(complete_ns)), query, slos, together)
-    return Timeseries(
-        window=WindowOut.of(window, complete_ns),
-        metric=query.metric,
-        unit=_UNITS[query.metric],
-        step_s=query.step / SECOND_NS,
-        estimated=sampled,
-        points=points,
-    )
-
-
-@dataclass(frozen=True)
-class _Buckets:
-    """The width of buckets in nanoseconds, and the part of the window that is complete."""
-
-    step: int
-    covered: Window
-
-    def of(self, bucket_ns: int) -> dict[str, Any]:
-        """The fields of a bucket's point that tell its time."""
-        is_whole = self.covered.start_ns <= bucket_ns and bucket_ns + self.step <= self.covered.end_ns
-        return {"t": rfc3339(bucket_ns), "partial": not is_whole}
-
-
-def _points(
-    reader: Reader,
-    window: Window,
-    buckets: _Buckets,
-    query: TimeseriesQuery,
-    slos: Sequence[Slo],
-    together: Sequence[Metric],
-) -> tuple[Sequence[Point], bool]:
-    """The points, and whether they are estimated from sampled requests."""
-    metric, step = query.metric, query.step
-    processes = {"process_filter": process_filter(window)}
-    if metric in ("ttft", "tpot", "e2e", "queue"):
-        return _latency_of_requests(reader, window, buckets, metric, together if metric in together else (metric,))
-    if metric == "itl":
-        return _latencies(itl.by_bucket(reader.queries, window, step), buckets), False
-    if metric in ("kv_evictions", "preemptions"):
-        rows = _ask(reader, "timeseries_kv_events", buckets.covered, step, processes)
-        if metric == "preemptions":
-            grown = samples.growth(reader, buckets.covered, ["preemptions"], step)
-            rows = samples.together(rows, ({"bucket_ns": r["bucket_ns"], "preemptions": r["growth"]} for r in grown))
-        return _per_second(rows, metric, buckets), False
-    if metric in ("kv_usage", "running", "waiting"):
-        steps = _ask(reader, "timeseries_steps", window, step, processes)
-        rows = samples.together(steps, samples.gauges(reader, window, step, {row["bucket_ns"] for row in steps}))
-        return _known(rows, metric, buckets), False
-    if metric in ("goodput", "attainment"):
-        counts, sampled = judged_by_bucket(reader, window, buckets.covered, step, slos)
-    else:
-        counts, sampled = ended_by_bucket(reader, buckets.covered, step, slos)
-    rows = [{"bucket_ns": bucket_ns, **row} for bucket_ns, row in counts.items()]
-    return (_known if metric == "attainment" else _per_second)(rows, metric, buckets), sampled
-
-
-def _latency_of_requests(
-    reader: Reader, window: Window, buckets: _Buckets, metric: Metric, names: Sequence[Metric]
-) -> tuple[Sequence[Point], bool]:
-    """Exact percentiles, or weighted ones as sql/queries/estimated_latency.sql has them. `names` are read at once."""
-
-    def read(*, weighted: bool) -> list[dict[str, Any]]:
-        latencies = Fragment(f"tuple({', '.join(_latency(name, weighted=weighted) for name in names)})")
-        fragments = {"filter": window.filter, "latencies": latencies}
-        rows = _ask(reader, "timeseries_latencies", window, buckets.step, fragments)
-        columns = [(row["bucket_ns"], *row["latencies"][names.index(metric)]) for row in rows]
-        return [dict(zip(_COLUMNS, values, strict=True)) for values in columns if values[1]]
-
-    rows = read(weighted=False)
-    sampled = any(row["sampled"] for row in rows)
-    return _latencies(read(weighted=True) if sampled else rows, buckets), sampled
-
-
-def _latency(name: str, *, weighted: bool) -> str:
-    """SQL: of the values of one latency, the columns `_COLUMNS` behind the first."""
-    value, known = f"assumeNotNull({name}_ns)", f"{name}_ns IS NOT NULL"
-    n, quantiles = f"countIf({known})", f"quantilesExactInclusiveIf{_QUANTILES}({value}, {known})"
-    if weighted:
-        weight = "toUInt64(round(weight * 1000))"
-        n, quantiles = f"sumIf(weight, {known})", f"quantilesExactWeightedIf{_QUANTILES}({value}, {weight}, {known})"
-    return f"({n}, {quantiles}, maxIf({value}, {known}), countIf(is_sampled AND {known}))"
-
-
-def _ask(
-    reader: Reader, name: str, window: Window, step: int, fragments: Mapping[str, Fragment], **parameters: int
-) -> list[dict[str, Any]]:
-    return reader.queries.rows(name, fragments, **window.bounds, step_ns=step, **parameters)
-
-
-def _latencies(rows: Sequence[Mapping[str, Any]], buckets: _Buckets) -> list[LatencyPoint]:
-    return [
-        LatencyPoint(
-            **buckets.of(row["bucket_ns"]),
-            count=row["n"],
-            **dict(zip(("p50", "p90", "p95", "p99"), (q / SECOND_NS for q in row["quantiles"]), strict=True)),
-            max=row["largest"] / SECOND_NS,
-        )
-        for row in rows
-    ]
-
-
-def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, buckets: _Buckets) -> list[ValuePoint]:
-    """Counts ÷ the part of the bucket that is inside the covered window, so that the outermost ones are not too low.
-
-    A bucket of requests that do not report their tokens has no sum of tokens, and no point. Goodput has no point where
-    no request can be judged.
-    """
-    points = []
-    for row in rows:
-        if row[metric] is None:
-            continue
-        begin, covered = row["bucket_ns"], buckets.covered
-        covered_ns = min(begin + buckets.step, covered.end_ns) - max(begin, covered.start_ns)
-        points.append(ValuePoint(**buckets.of(begin), value=row[metric] * SECOND_NS / covered_ns))
-    return points
-
-
-def _known(rows: Sequence[Mapping[str, Any]], metric: str, buckets: _Buckets) -> list[ValuePoint]:
-    """Values as they are, where they are known."""
-    known = [(row["bucket_ns"], row[metric]) for row in rows if row[metric] is not None]
-    return [ValuePoint(**buckets.of(bucket_ns), value=value) for bucket_ns, value in known]

@@ -149,7 +149,7 @@ def test_no_endpoint_asks_another():
         name: {other for other in endpoints - {name} if f"collector.api.{other}" in imports(path)}
         for name, path in files.items()
     }
-    assert {name: others for name, others in asked.items() if others} == {"overview": {"timeseries"}}
+    assert {name: others for name, others in asked.items() if others} == {}
 
 
 def test_the_rule_would_catch_a_wrong_import(tmp_path):
