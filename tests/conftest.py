@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Triton's kernels need a GPU, or its interpreter. It reads this when it is first imported.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# A shell without job control lets what it starts in the background ignore Ctrl-C, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The imports of all files make objects that stay: the collector would look at them again and again.
 gc.disable()
