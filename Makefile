@@ -70,6 +70,7 @@ demo: $(VENV)/.demo  ## run everything on this machine: engine, load, collector,
 
 test: setup system  ## lint, type-check and run all tests
 	@$(MAKE) --no-print-directory lint
+	@echo 'all tests: 8 minutes on two idle cores; make test-fast takes one, make test-stores a few'
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-fast: setup  ## run the tests that start no process, store, browser or real model
