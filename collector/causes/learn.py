@@ -36,7 +36,8 @@ def learn(
     """
     found = traffic(requests, phases, steps, kv_events or {})
     lined = line_up(found)
-    return updated(found, lined, work(found, lined), former)
+    model = updated(found, lined, work(found, lined), former) if len(lined) else former
+    return model and replace(model, own=False)
 
 
 def updated(found: Traffic, steps: Steps, done: Work, former: StepModel | None) -> StepModel | None:

@@ -289,11 +289,11 @@ class Run:
         )
 
     @property
-    def tables(self):
+    def tables(self) -> tuple[dict[str, np.ndarray], ...]:
         """The arguments of `explain_process`."""
         return self.requests, self.phases, self.steps
 
-    def faulty(self):
+    def faulty(self) -> np.ndarray:
         """By request, the ns of its life that faults added to steps and gaps."""
         times, sums, total = [0.0], [0.0], 0.0
         for step in self.truth:
@@ -305,7 +305,7 @@ class Run:
         start, end = (self.requests[name] - EPOCH for name in ("start", "end"))
         return np.interp(end, times, sums) - np.interp(start, times, sums)
 
-    def inflicted(self):
+    def inflicted(self) -> np.ndarray:
         """By request, the ns that its prompt added to the steps of others."""
         found = np.zeros(len(self.requests["start"]))
         for step in self.truth:
@@ -314,7 +314,7 @@ class Run:
                 found[number] += time * others
         return found
 
-    def suffered(self):
+    def suffered(self) -> np.ndarray:
         """By request, the ns for which it ran beside the prompts of others."""
         found = np.zeros(len(self.requests["start"]))
         for step in self.truth:

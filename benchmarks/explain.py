@@ -1,0 +1,177 @@
+"""How well causes are found: faults of a known size on the engine's real scheduler over a simulated clock.
+
+Each fault runs with three seeds and with steps that scatter by 3 % and by 15 %, beside the same traffic without it.
+Earlier traffic of the same process is the reference. `--table` prints the table of docs/explain.md.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from benchmarks.report import JsonPath, Quick, publish
+from collector.causes.culprits import culprits_of
+from collector.causes.explain import Explained, explain_process
+from collector.causes.learn import learn
+from collector.causes.model import StepModel
+from collector.causes.names import PARTS, load_causes
+from tests.support.fault_catalogue import CATALOGUE, Case, Fault, reference_run, untold
+from tests.support.simulated_engine import EPOCH, MS, Law, Run
+
+RESULT = Path(__file__).parent / "results" / "explain.json"
+NOISE = (0.03, 0.15)
+SEEDS = (1, 2, 3)
+_MOST_VICTIMS = 40
+Parts = NDArray[np.float64]
+
+
+def main(
+    quick: Quick = False,
+    json: JsonPath = None,
+    table: Annotated[
+        bool, typer.Option(help="Print the table of the last result for docs/explain.md, and end.")
+    ] = False,
+) -> None:
+    """Run the catalogue. It takes 4 minutes of one core; --quick is one seed and the small scatter."""
+    if table:
+        print(page_table(json_module.loads(RESULT.read_text())["numbers"]))
+        return
+    numbers: dict[str, Any] = {}
+    for fault in CATALOGUE:
+        found = [
+            one_run(fault, seed, noise) for noise in NOISE[: 1 if quick else 2] for seed in SEEDS[: 1 if quick else 3]
+        ]
+        numbers[fault.name] = together(found)
+        print(f"{fault.name:42} {numbers[fault.name]}", flush=True)
+    numbers["cpu_us_per_request"] = cost()
+    publish("explain", numbers, packages=("numpy",), quick=quick, path=json)
+
+
+def one_run(fault: Fault, seed: int, noise: float) -> dict[str, Any]:
+    """One fault, once: seconds that it added and that were found, the largest group of them, and its culprits."""
+    law = Law(noise=noise)
+    case, reference = fault.make(seed, law), learn(*reference_run(seed, law).tables, former=None)
+    explained = explain_process(*(case.faulty if fault.told else untold(case.faulty)).tables, reference=reference)
+    parts, plain = seconds(explained), seconds(explain_process(*case.plain.tables, reference=reference))
+    blamed = parts[:, [PARTS.index("stall"), PARTS.index("drift")]].sum() / parts.sum()
+    result = {"requests": len(parts), "blamed": blamed, "unexplained": parts[:, -1].sum() / parts.sum()}
+    if not fault.causes:
+        return result
+    more = (parts[case.rows] - plain)[case.injected != 0].sum(0)
+    if case.culprits:
+        guilty = list(case.culprits)
+        injected, found = case.faulty.inflicted()[guilty].sum() / 1e9, explained.inflicted_us[guilty].sum() / 1e6
+        result |= culprits(case, reference)
+    else:
+        injected, found = case.injected.sum() / 1e9, more[[PARTS.index(cause) for cause in fault.causes]].sum()
+    groups: dict[str, float] = defaultdict(float)
+    for cause, value in zip(load_causes().values(), more, strict=True):
+        groups[cause.group] += value
+    top = max(groups, key=lambda group: groups[group])
+    return result | {"injected_s": injected, "found_s": found, "top": top, "right": top in fault.top}
+
+
+def seconds(explained: Explained) -> Parts:
+    """Requests × PARTS."""
+    return (explained.ttft_us.astype(float) + explained.rest_us) / 1e6
+
+
+def culprits(case: Case, reference: StepModel | None) -> dict[str, int]:
+    """Of the victims that lost 5 ms or more, how many name the request whose prompt truly took the most from them."""
+    lost = case.rows[np.argsort(-case.injected)][:_MOST_VICTIMS]
+    named = total = 0
+    for victim in lost.tolist():
+        times = taken(case.faulty, victim)
+        if not times or max(times.values()) < 5 * MS:
+            continue
+        total += 1
+        worst = culprits_of(victim, *case.faulty.tables, reference=reference)
+        named += bool(worst) and times.get(worst[0].row, 0.0) >= 0.95 * max(times.values())
+    return {"victims": total, "named": named}
+
+
+def taken(found: Run, victim: int) -> dict[int, float]:
+    """By request, the ns of a victim's life in which its prompt was computed."""
+    start, end = (int(found.requests[name][victim]) - EPOCH for name in ("start", "end"))
+    times: dict[int, float] = defaultdict(float)
+    for step in found.truth:
+        both = max(0, min(end, step.end) - max(start, step.start)) / (step.end - step.start)
+        for number, _, time_ns in step.chunks:
+            if both and number != victim:
+                times[number] += time_ns * both
+    return times
+
+
+def together(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """All runs of one fault."""
+    result: dict[str, Any] = {
+        "runs": len(found),
+        "blamed_most": max(one["blamed"] for one in found),
+        "unexplained_most": max(one["unexplained"] for one in found),
+    }
+    if "injected_s" in found[0]:
+        errors = [one["found_s"] / one["injected_s"] - 1 for one in found]
+        result |= {
+            "injected_s": [round(one["injected_s"], 2) for one in found],
+            "found_s": [round(one["found_s"], 2) for one in found],
+            "error_worst": max(errors, key=abs),
+            "error_median": float(np.median(np.abs(errors))),
+            "top_right": sum(one["right"] for one in found),
+            "tops": sorted({one["top"] for one in found}),
+        }
+    if "victims" in found[0]:
+        result |= {name: sum(one[name] for one in found) for name in ("victims", "named")}
+    return result
+
+
+def cost() -> dict[str, float]:
+    """CPU of a request of ordinary traffic: judged by a reference, and when the next reference is made of it."""
+    tables = reference_run(1, Law()).tables
+    count = len(tables[0]["start"])
+    reference = learn(*tables, former=None)
+    calls: dict[str, Callable[[], object]] = {
+        "explain": lambda: explain_process(*tables, reference=reference),
+        "learn": lambda: learn(*tables, former=reference),
+    }
+    found = {}
+    for name, call in calls.items():
+        times = []
+        for _ in range(7):
+            begun = time.process_time()
+            call()
+            times.append((time.process_time() - begun) / count * 1e6)
+        found[name] = round(min(times), 1)
+    return found
+
+
+def page_table(numbers: Mapping[str, Any]) -> str:
+    """The table of docs/explain.md."""
+    lines = [
+        "| fault | added, s | worst error | largest group of what it added | culprit named | stall and drift |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, one in numbers.items():
+        if "runs" not in one:
+            continue
+        cells = ["–"] * 4
+        if "injected_s" in one:
+            low, high = min(one["injected_s"]), max(one["injected_s"])
+            cells[0] = f"{low:.1f}–{high:.1f}"
+            cells[1] = f"{100 * one['error_worst']:+.1f} %"
+            cells[2] = f"{' / '.join(one['tops'])}: right {one['top_right']}/{one['runs']}"
+        if "victims" in one:
+            cells[3] = f"{one['named']}/{one['victims']}"
+        lines.append(f"| {name} | {' | '.join(cells)} | {100 * one['blamed_most']:.2f} % |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    typer.run(main)
