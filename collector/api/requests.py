@@ -92,7 +92,7 @@ def router(ctx: Context) -> APIRouter:
             if query.cause is None and getattr(query, name) is not None:
                 raise bad_parameter(name, "is the time of a cause: give cause=kv_eviction or cause=cold_start too")
         slo = None if query.slo is None else find_slo(reader.slos, query.slo)
-        window = query.window(reader)
+        asked = window = query.window(reader)
         told = WindowOut.of(window, reader.complete_ns)
         for column in ("service", "instance", "process_tenant", "request_id"):
             if (value := getattr(query, column)) is not None:
@@ -107,8 +107,12 @@ def router(ctx: Context) -> APIRouter:
             window = listed_once(reader, window, query.vantage)
         if query.cause is not None:
             window = replace(window, filter=all_of(window.filter, _caused(query, window, reader.now_ns)))
-        listed = _not_ended if query.status in ("in_flight", "lost") else _ended
-        return Requests(window=told, **listed(reader, window, query, slo))
+        if query.status in ("in_flight", "lost"):
+            return Requests(window=told, **_not_ended(reader, window, query, slo))
+        wanted, total = verdicts.wanted(reader, asked, slo, query.verdict)
+        is_all = window == asked and query.status is None
+        window = replace(window, filter=all_of(window.filter, wanted))
+        return Requests(window=told, **_ended(reader, window, query, total if is_all else None))
 
     return routes
 
@@ -123,11 +127,11 @@ def _caused(query: RequestsQuery, window: Window, now_ns: int) -> Fragment:
     return Fragment(touched.sql, {"cause_start_ns": start_ns, "cause_end_ns": end_ns})
 
 
-def _ended(reader: Reader, window: Window, query: RequestsQuery, slo: Slo | None) -> dict[str, Any]:
-    asked = [window.filter, verdicts.wanted(reader.slos, slo, query.verdict)]
+def _ended(reader: Reader, window: Window, query: RequestsQuery, total: int | None) -> dict[str, Any]:
+    """`total` is the number of rows of all pages, if it is known."""
+    chosen = window.filter
     if query.status is not None:
-        asked.append(Fragment("status = {asked_status:String}", {"asked_status": query.status}))
-    chosen = all_of(*asked)
+        chosen = all_of(chosen, Fragment("status = {asked_status:String}", {"asked_status": query.status}))
     last = cursor.read(query.cursor, query.sort)
     rows = reader.queries.rows(
         "requests",
@@ -147,8 +151,10 @@ def _ended(reader: Reader, window: Window, query: RequestsQuery, slo: Slo | None
             page, verdicts.of_ended(reader.slos, page), read_hops(reader, page), strict=True
         )
     ]
-    goes_on, total = len(rows) > len(page), len(rows)
-    if goes_on or last is not None:
+    goes_on = len(rows) > len(page)
+    if not goes_on and last is None:
+        total = len(rows)
+    elif total is None:
         total = reader.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
     return {"requests": found, "total": total, "next": _cursor(query.sort, page[-1]).text() if goes_on else None}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Final, TypeVar
@@ -31,6 +31,10 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 T = TypeVar("T")
 
 
+def _columns_of(rows: npt.NDArray[Any]) -> Arrays:
+    return {name: rows[name] for name in rows.dtype.names or ()}
+
+
 @dataclass(frozen=True)
 class Slice:
     """A part of a window that one query reads: which rows, and the band of each."""
@@ -49,15 +53,24 @@ class Slice:
         return self._remembered(queries, query, fragments, matching, queries.columns, size_of_columns)
 
     def arrays(
-        self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment, row: np.dtype[Any]
+        self,
+        queries: Queries,
+        query: str,
+        fragments: Mapping[str, Fragment],
+        matching: Fragment,
+        row: np.dtype[Any],
+        made: tuple[Callable[[npt.NDArray[Any]], Arrays], Hashable] = (_columns_of, ()),
     ) -> Arrays:
-        """What `columns` gives, as arrays of narrow numbers. `row` has the names and the types of the columns."""
+        """What `columns` gives, as arrays of narrow numbers. `row` has the names and the types of the columns.
+
+        `made` makes other arrays of them, which are remembered in their place; with all that it depends on.
+        """
+        make, depends_on = made
 
         def ask(query: str, fragments: Mapping[str, Fragment]) -> Arrays:
-            found = queries.array(query, fragments, row)
-            return {name: narrow(found[name]) for name in row.names or ()}
+            return {name: narrow(found) for name, found in make(queries.array(query, fragments, row)).items()}
 
-        return self._remembered(queries, query, fragments, matching, ask, _size_of_arrays)
+        return self._remembered(queries, query, fragments, matching, ask, _size_of_arrays, depends_on)
 
     def _remembered(
         self,
@@ -67,6 +80,7 @@ class Slice:
         matching: Fragment,
         ask: Callable[[str, Mapping[str, Fragment]], T],
         size: Callable[[T], int],
+        depends_on: Hashable = (),
     ) -> T:
         """The answer about whole hours is remembered. A filter with times looks at other requests of the window too."""
         fragments = {**fragments, "ended": self.ended, "filter": matching}
@@ -75,7 +89,7 @@ class Slice:
         reads = queries.versions_of(self.table, *self.hours)
         if self.column == ARRIVED:  # the days of these rows may be others, and only a deletion changes them
             reads = {**reads, **queries.deletions_of(self.table)}
-        return queries.of_hours(query, fragments, reads, lambda: ask(query, fragments), size)
+        return queries.of_hours((query, depends_on), fragments, reads, lambda: ask(query, fragments), size)
 
 
 def _size_of_arrays(arrays: Arrays) -> int:
@@ -94,17 +108,19 @@ def is_short(start_ns: int, end_ns: int) -> bool:
     return end_ns - start_ns < LEAST_HOURS * HOUR_NS
 
 
-def slices(moments: Sequence[int], table: str = "requests", column: str = "end") -> Iterator[Slice]:
+def slices(
+    moments: Sequence[int], table: str = "requests", column: str = "end", now_ns: int | None = None
+) -> Iterator[Slice]:
     """Divides a window into whole days, whole hours of other days, and the rest. All but the rest is remembered.
 
     `moments` are its end and the starts of its bands, newest first. `column` has the day of the table's rows, or is
-    `ARRIVED`. Days are partitions of the table, so their rows need no comparison of times. With one band, and days of
-    10 h:
+    `ARRIVED`. Days are partitions of the table, so their rows need no comparison of times. `now_ns`: rows may arrive
+    until then; without it, until the window's end. With one band, and days of 10 h:
 
         moments 75.5 h, 12 h    band 1: hours [12 h, 20 h), days [20 h, 70 h) by partition, hours [70 h, 75 h), the rest
     """
     whole: list[tuple[int, int]] = []
-    complete_ns = moments[0] - _LONGEST_INSERT_NS if column == ARRIVED else moments[0]
+    complete_ns = (now_ns or moments[0]) - _LONGEST_INSERT_NS if column == ARRIVED else moments[0]
     for band in range(1, len(moments)):
         end_ns = min(moments[band - 1], complete_ns)
         for first, last in _whole_hours(moments[band], end_ns, days_alone=table != "requests"):

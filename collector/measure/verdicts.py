@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from collector.answer import Answer
+from collector.measure.ended import read_ended
 from collector.measure.in_flight import Bools, InFlight
+from collector.measure.reader import Reader
+from collector.measure.slices import slices
+from collector.measure.window import Window
 from collector.slo.cells import Cells, Outcomes
-from collector.slo.judge import Verdict as Predicates
-from collector.slo.judge import selects, verdict
-from collector.slo.model import Promise, Slo
-from collector.sql.fragment import FALSE, TRUE, Fragment, any_of, merged, negated
+from collector.slo.judge import selects
+from collector.slo.model import Slo
+from collector.sql.fragment import FALSE, TRUE, Fragment
 
 Verdict = Literal["good", "bad", "undetermined", "excused", "unselected", "pending"]
 """`excused`: not judged, as the client cancelled it in time or the SLO excludes its error. `unselected`: not judged, as
@@ -51,14 +55,22 @@ class Judgement:
     by_slo: list[SloVerdict]
 
 
-def wanted(slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Fragment:
-    """Ended requests that `slo` selects and that have this verdict: of it, or of all SLOs together without it."""
-    predicates = verdict(slos) if slo is None else _alone(slo, "wanted")
-    chosen = TRUE if slo is None else selects(slo, "chosen")
+def wanted(reader: Reader, window: Window, slo: Slo | None, asked: Verdict | None) -> tuple[Fragment, int | None]:
+    """Ended requests that `slo` selects and that have this verdict: of it, or of all SLOs together without it.
+
+    Those with a verdict are found by their cells, of which a window has few, and their rows in the window are counted.
+    """
     if asked is None:
-        return chosen
-    found = FALSE if asked == "pending" else _by_name(predicates)[asked]
-    return Fragment(f"({chosen.sql}) AND ({found.sql})", merged([chosen, found]))
+        return (TRUE if slo is None else selects(slo, "chosen")), None
+    if asked == "pending":
+        return FALSE, 0
+    cells, parts = Cells(reader.slos), slices([window.end_ns, window.start_ns])
+    ended = read_ended(reader.queries, window.filter, cells, parts, others=Fragment("count()"))
+    outcomes = ended.judged.together() if slo is None else ended.judged.outcomes(reader.slos.index(slo))
+    flags = getattr(outcomes, asked)
+    numbers = {**cells.cell.parameters, "wanted_cells": ended.judged.numbers[flags].tolist()}
+    found = Fragment(f"{cells.cell.sql} IN {{wanted_cells:Array(UInt64)}}", numbers) if flags.any() else FALSE
+    return found, sum(compress(ended.others, ended.having(flags)))
 
 
 def open_wanted(in_flight: InFlight, slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Bools:
@@ -76,16 +88,6 @@ def open_wanted(in_flight: InFlight, slos: Sequence[Slo], slo: Slo | None, asked
         case "unselected" if slo is None:
             return ~chosen
     return np.zeros(in_flight.size, bool)
-
-
-def _alone(slo: Slo, prefix: str) -> Predicates:
-    """The SLO's verdict on requests that it selects."""
-    return verdict([Promise.to_all(slo.thresholds).model_copy(update={"errors": slo.errors})], prefix)
-
-
-def _by_name(found: Predicates) -> dict[str, Fragment]:
-    others: dict[str, Fragment] = {name: getattr(found, name) for name in _NOT_BAD}
-    return {**others, "bad": negated(any_of(*others.values()))}
 
 
 def column(slos: Sequence[Slo]) -> Fragment:

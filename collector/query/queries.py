@@ -123,15 +123,15 @@ class Queries:
 
     def of_hours(
         self,
-        query: str,
+        question: Hashable,
         fragments: Mapping[str, Fragment],
         reads: Versions,
         answer: Callable[[], T],
         size: Callable[[T], int],
     ) -> T:
-        """The remembered answer to a query that reads tables with these versions (`versions_of`)."""
+        """The remembered answer to a question that reads tables with these versions (`versions_of`)."""
         asked = ((name, part.sql, repr(sorted(part.parameters.items()))) for name, part in fragments.items())
-        return self.remembered((query, *asked), [*reads], answer, size, reads)
+        return self.remembered((question, *asked), [*reads], answer, size, reads)
 
     def rows(
         self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any

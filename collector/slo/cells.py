@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.slo.judge import LARGEST_US, NO_TOKEN, exceeds, is_unknown, labelled
+from collector.slo.judge import LARGEST_US, LATENCY_US, exceeds, is_unknown, labelled
 from collector.slo.model import LabelRule, Promise, Slo
 from collector.sql.fragment import Fragment, merged
 
@@ -93,7 +93,7 @@ class Cells:
 
     def judged(self, cells: npt.ArrayLike) -> Judged:
         """The judgement of cells."""
-        rest = np.asarray(cells, np.uint64)
+        numbers = rest = np.asarray(cells, np.uint64)
         places = []
         for digit in self._digits:
             rest, place = np.divmod(rest, np.uint64(digit.size))
@@ -105,9 +105,8 @@ class Cells:
         excluded = np.zeros_like(chosen)
         for column, place in zip(self._excluded, selections[len(self._selected) :], strict=True):
             excluded = column.selections[place]
-        return Judged(
-            self._promises, self._edges, status, dict(zip(_LATENCIES, latencies, strict=True)), chosen, excluded
-        )
+        by_name = dict(zip(_LATENCIES, latencies, strict=True))
+        return Judged(self._promises, self._edges, numbers, status, by_name, chosen, excluded)
 
 
 def _packed(digits: Sequence[_Digit]) -> Fragment:
@@ -176,15 +175,23 @@ def _place(name: str, edges: Sequence[int]) -> str:
         return "0"
     unknown = f"{_unknown(name, edges)} * ({is_unknown(name)})"
     if len(edges) > _FEW and all(ns % 1000 == 0 and ns // 1000 < LARGEST_US for ns in edges):
-        latency = f"if({NO_TOKEN}, e2e_us, ttft_us)" if name == "ttft" else f"{name}_us"
         places = [0, *(ns // 1000 + 1 for ns in edges)]
-        return f"toUInt16(indexOf({places}, roundDown({latency}, {places})) - 1 + {unknown})"
-    return " + ".join([*(f"({exceeds(name, ns, if_unknown=True)})" for ns in edges), unknown])
+        return f"toUInt16(indexOf({places}, roundDown({LATENCY_US[name]}, {places})) - 1 + {unknown})"
+    return " + ".join([*(f"({exceeds(name, ns)})" for ns in edges), unknown])
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """One flag per cell."""
+    """One flag per cell. Under TTFT ≤ 1 s and E2E ≤ 9 s:
+
+    ok, TTFT 0.5 s, E2E 5 s          met both                                    good
+    ok, TTFT NULL, E2E 5 s           met one, and the other one is not known     undetermined
+    ok, TTFT NULL, E2E 20 s          missed one                                  bad
+    cancelled after 0.5 s            missed none before                          excused
+    cancelled after 5 s, no token    waited for longer than 1 s                  bad
+    unknown, TTFT 0.5 s, E2E 5 s     met both, if it ended well                  undetermined
+    unknown, TTFT 0.5 s, E2E 20 s    missed one                                  bad
+    """
 
     total: Bools
     ok: Bools
@@ -217,6 +224,7 @@ class Judged:
         self,
         promises: Sequence[Promise],
         edges: Mapping[str, Sequence[int]],
+        numbers: npt.NDArray[np.uint64],
         status: Ints,
         cells: Mapping[str, Ints],
         selected: Bools,
@@ -225,6 +233,8 @@ class Judged:
         """`selected` and `excluded` have a row for each cell and a column for each promise."""
         self._promises = promises
         self._edges = edges
+        self.numbers = numbers
+        """The cells, as the store has them."""
         self._ok, self._failed, self._cancelled, self._unknown = (status == one for one in _STATUSES)
         self._cells = cells
         self._selected = selected

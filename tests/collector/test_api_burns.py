@@ -1,9 +1,15 @@
 """Burns of SLOs among the incidents: how fast, since when, and which requests are bad."""
 
+import random
+
 import pytest
+import yaml
+from fastapi.testclient import TestClient
 
 from collector.measure import slo_burns
 from collector.measure.times import rfc3339
+from collector.service import build_api
+from collector.slo.model import load_slos
 from tests.collector.rows import NOW, SECOND
 
 MS = 1_000_000
@@ -158,6 +164,46 @@ def test_a_burn_of_requests_that_hang_began_with_the_oldest(api, rows):
     assert (burn["start"], burn["requests_affected"]) == ("2026-11-21T09:58:39Z", 12)
     (one,) = burn["requests"]
     assert one["total"] == api("requests", **one["parameters"])["total"] == 12
+
+
+def test_many_burns_that_are_looked_for_together_are_those_of_each_slo_alone(rows, tmp_path, ingest_status, clock):
+    pick = random.Random(11)
+    hour = 3600 * SECOND
+    ages = [pick.randrange(1, longest) for longest, n in ((72 * hour, 400), (hour // 4, 200)) for _ in range(n)]
+    rows.requests(
+        [{"tenant": pick.choice("ab"), "slo_class": pick.choice(("chat", "")), "ended": NOW - age,
+          "ingested_at": NOW - age + SECOND if age > SECOND else NOW, "e2e": pick.choice((1, 5, 30)) * SECOND,
+          "ttft_ns": pick.choice((None, 1, SECOND)), "status": pick.choice(("ok", "ok", "error", "cancelled")),
+          "error_type": pick.choice(("", "refused")), "weight": pick.choice((1.0, 1.0, 3.0))} for age in ages]
+        + [{"ended": NOW - age * hour} for age in (30, 31) for _ in range(900)]
+        + [{"ended": NOW - 2 * hour - i * SECOND, "slo_class": "chat", "ttft_ns": 1} for i in range(900)]
+    )  # fmt: skip
+    slos = [
+        {"name": "all", "window": "30d", "thresholds": {"e2e": "4s"}},
+        {"name": "chat", "window": "30d", "select": {"slo_class": ["chat"]}, "thresholds": {"ttft": "500ms"}},
+        {"name": "short", "window": "3d", "select": {"tenant": ["a"]}, "thresholds": {"ttft": "2s", "e2e": "20s"},
+         "errors": {"exclude": ["refused"]}},
+        {"name": "each", "window": "7d", "group_by": ["tenant"], "thresholds": {"e2e": "60s"}},
+        {"name": "well", "window": "7d", "select": {"tenant": ["nobody"]}, "thresholds": {"e2e": "60s"}},
+    ]  # fmt: skip
+
+    def incidents(*some):
+        path = tmp_path / "some.yaml"
+        path.write_text(yaml.safe_dump({"slos": [{"objective": "0.9", **slo} for slo in some]}))
+        app, _ = build_api(rows.store, load_slos(path), ingest_status, lost_after_s=30.0, clock=clock)
+        with TestClient(app) as client:
+            first, again = (client.get("/api/v1/incidents").json()["incidents"] for _ in range(2))
+            assert first == again  # from remembered days
+            for one in first:
+                (listed,) = one["requests"]
+                assert client.get("/api/v1/requests", params=listed["parameters"]).json()["total"] == listed["total"]
+        return first
+
+    together = incidents(*slos)
+    alone = [incident for slo in slos for incident in incidents(slo)]
+    assert sorted(together, key=str) == sorted(alone, key=str)
+    assert {(one["slo"], one["tenant"]) for one in together} >= {("all", None), ("chat", None), ("short", None)}
+    assert len({one["start"] for one in together}) > 2
 
 
 class TestAPromiseToEachTenant:

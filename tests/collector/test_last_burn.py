@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from collector.measure.slo_burns import days_back
+from collector.measure.burn_start import days_back
 from collector.slo import last_burn
 from collector.slo.burn import load_windows
 from collector.slo.last_burn import Cells, burn_began
