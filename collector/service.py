@@ -24,6 +24,7 @@ from collector.api.session import QueryLimits, query_settings
 from collector.backup.cut import Backups
 from collector.chain import Chain
 from collector.data_dir import lock_folder
+from collector.explainer.stage import Explainer
 from collector.exposition import Live, MetricsPage, StoreCounters
 from collector.exposition.filled import FilledTables
 from collector.exposition.present import Processes
@@ -88,6 +89,7 @@ class Service:
             self.store, retention, self.status, clock=SteadyClock(settings.data_dir / "retention_clock.json")
         )
         joiner = Joiner(self.store, self.status, after_s=settings.join_after_s)
+        explainer = Explainer(self.store, self.status) if settings.explain else None
         limiter = Limiter(
             TenantLimits(settings.tenant_spans_per_s, settings.tenant_bytes_per_s, settings.tenant_names),
             self.status.limited,
@@ -100,7 +102,12 @@ class Service:
             lost_after_s=settings.lost_after_s,
             retention=retention,
             data_dir=settings.data_dir,
-            backups=Backups(self.store, chains, [settings.slos] if settings.slos else [], joiner),
+            backups=Backups(
+                self.store,
+                chains,
+                [settings.slos] if settings.slos else [],
+                [stage for stage in (joiner, explainer) if stage],
+            ),
             logs=[partial(_oldest_waiting, chain.log) for chain in chains],
             access=access,
             limits=QueryLimits(
@@ -116,7 +123,11 @@ class Service:
             brings_samples = chain.signal.brings_samples
             for told in [live.on_samples] if brings_samples else [live.counters.on_segment, joiner.on_segment]:
                 chain.writer.on_segment(told)
+            if explainer and not brings_samples:
+                chain.writer.on_segment(explainer.on_segment)
         joiner.on_joined(live.counters.on_segment)
+        if explainer:
+            joiner.on_joined(explainer.on_segment)
 
         ingests = [chain.ingest for chain in chains]
         limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes, settings.receive_buffer_bytes)
@@ -139,8 +150,8 @@ class Service:
         commits = [chain.commit for chain in chains]
         writers = [chain.writer for chain in chains]
         scrapers = open_scraper(settings, ingests, self.status)
-        self._stages: list[Stage] = [*scrapers, otlp_http, otlp_grpc, *commits, *writers, joiner, live, expiry, opener]
-        self._stages.append(api_server)
+        self._stages: list[Stage] = [*scrapers, otlp_http, otlp_grpc, *commits, *writers, joiner]
+        self._stages += [*([explainer] if explainer else []), live, expiry, opener, api_server]
         """In the order in which data flows."""
 
     def start(self) -> None:

@@ -224,6 +224,9 @@ class Settings(BaseSettings):
     join_after_s: PositiveSeconds = 7.0
     """If several processes send the spans of one request, the collector waits for them this long
     (docs/collector.md#requests-of-several-processes)."""
+    explain: bool = True
+    """The time of each request is divided into causes soon after its end
+    (docs/explain.md#when-a-request-is-explained)."""
     scrape: Annotated[str, AfterValidator(_is_scrape)] = ""
     """Endpoints of engines to scrape (docs/scraping.md), divided by commas: `URL`, `SERVICE=URL`, or `SERVICE=dns+URL`
     for one target per address."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Final
 
 _MOST_LIMITED: Final = 1000
@@ -76,6 +77,12 @@ class IngestSnapshot:
     """After decompression."""
     segments_not_joined: int
     """Segments with requests that the store refused when they were joined with their parts."""
+    requests_explained: Counter[str]
+    """By level (collector.causes.explain.LEVELS). A request that is explained again counts again."""
+    explain_failures: int
+    """Rounds of the explainer that ended with an error, and processes and segments that it left unexplained."""
+    explain_lag_s: float | None
+    """How long the oldest request that is not explained has been in the store; 0 without one. None: not known yet."""
     segments_inserted: int
     wal_segments_pending: int
     """Sealed and open segments. Their rows are not in the store yet."""
@@ -133,6 +140,8 @@ class IngestStatus:
     _wal_since_ns: dict[str, int] = field(default_factory=dict)
     _last_insert_unix_s: float = 0.0
     _expired: Counter[str] = field(default_factory=Counter)
+    _explained: Counter[str] = field(default_factory=Counter)
+    _unexplained_since_s: float | None = None
     _last_retention_unix_s: float = 0.0
     _scrapes: Counter[str] = field(default_factory=Counter)
     _discovery_problems: dict[str, str] = field(default_factory=dict)
@@ -184,6 +193,21 @@ class IngestStatus:
         """Count one segment: the store refused its requests when they were joined with their parts."""
         with self._lock:
             self._counts["not_joined"] += 1
+
+    def explained(self, levels: Mapping[str, int]) -> None:
+        """Count requests whose causes are stored, by level."""
+        with self._lock:
+            self._explained.update(levels)
+
+    def explain_failed(self) -> None:
+        """Count something that the explainer could not do."""
+        with self._lock:
+            self._counts["explain_failures"] += 1
+
+    def explain_waiting(self, age_s: float | None) -> None:
+        """Set how long the oldest request that is not explained has been in the store; None: all are."""
+        with self._lock:
+            self._unexplained_since_s = inf if age_s is None else self.monotonic_s() - age_s
 
     def repeated(self, payloads: int) -> None:
         """Count payloads that another collector, or an earlier segment, stores."""
@@ -287,6 +311,11 @@ class IngestStatus:
                 names_cut=self._counts["names_cut"],
                 bytes_received=self._counts["bytes"],
                 segments_not_joined=self._counts["not_joined"],
+                requests_explained=self._explained.copy(),
+                explain_failures=self._counts["explain_failures"],
+                explain_lag_s=None
+                if self._unexplained_since_s is None
+                else max(0.0, now_s - self._unexplained_since_s),
                 segments_inserted=self._counts["segments"],
                 wal_segments_pending=sum(segments for segments, _ in self._wal_pending.values()),
                 wal_bytes_pending=sum(size for _, size in self._wal_pending.values()),

@@ -7,17 +7,16 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.backup.archive import FORMAT, BackupError, Manifest, Table, is_ours, pack
 from collector.backup.tables import own_tables
 from collector.chain import Chain
-from collector.store.joiner import Joiner
 from collector.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -30,11 +29,19 @@ _TABLES: Final = """
 """
 
 
+class Pausable(Protocol):
+    """A stage that writes to the store."""
+
+    def paused(self, timeout_s: float) -> AbstractContextManager[None]:
+        """Hold the next insert until the context ends; raises TimeoutError."""
+
+
 class Backups:
     """Makes one backup at a time.
 
-    The writers and the joiner pause for some ms while ClickHouse makes hard links to all parts (FREEZE), so the backup
-    lies between two inserts. Reading the links takes as long as it takes; meanwhile the collector works as always.
+    The writers, the joiner and the explainer pause for some ms while ClickHouse makes hard links to all parts (FREEZE),
+    so the backup lies between two inserts. Reading the links takes as long as it takes; meanwhile the collector works
+    as always.
     """
 
     def __init__(
@@ -42,18 +49,18 @@ class Backups:
         store: Store,
         chains: Sequence[Chain],
         settings: Sequence[Path],
-        joiner: Joiner | None = None,
+        others: Sequence[Pausable] = (),
         *,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`settings` are files that are put into the backup beside the tables.
+        """`settings` are files that are put into the backup beside the tables; `others` write to the store too.
 
         The links of a process that died are removed: they would keep merged and expired parts on the disk.
         """
         self._store = store
         self._chains = chains
         self._settings = settings
-        self._joiner = joiner
+        self._others = others
         self._clock = clock
         self._busy = threading.Lock()
         if store.folder is not None:
@@ -95,10 +102,8 @@ class Backups:
         tables = client.query(_TABLES, {"names": list(own_tables())}).result_rows
         began = time.monotonic()
         with ExitStack() as stack:
-            for chain in self._chains:
-                stack.enter_context(chain.writer.paused(_LONGEST_WAIT_S))
-            if self._joiner:
-                stack.enter_context(self._joiner.paused(_LONGEST_WAIT_S))
+            for writes in (*(chain.writer for chain in self._chains), *self._others):
+                stack.enter_context(writes.paused(_LONGEST_WAIT_S))
             now_ns = self._clock()
             until_ns = min([now_ns, *(ns for chain in self._chains if (ns := chain.log.waiting_since_ns) is not None)])
             for name, _, _ in tables:

@@ -238,6 +238,21 @@ NOT_JOINED = Metric(
     "Log segments whose requests the store refused when they were joined with their parts "
     "(docs/collector.md#requests-of-several-processes); their rows are missing.",
 )  # fmt: skip
+EXPLAINED = Metric(
+    "tokentrail_collector_requests_explained_total", "counter",
+    "Requests whose causes were stored, by how far they could be explained "
+    "(docs/explain.md#when-a-request-is-explained); one that is explained again counts again.", ("level",),
+)  # fmt: skip
+EXPLAIN_FAILURES = Metric(
+    "tokentrail_collector_explain_failures_total", "counter",
+    "Rounds of the explainer that ended with an error and are tried again, and processes and segments whose requests "
+    "it left unexplained; the log says why.",
+)  # fmt: skip
+EXPLAIN_LAG = Metric(
+    "tokentrail_collector_explain_lag_seconds", "gauge",
+    "How long the oldest request that is not explained has been in the store; 0 when all are. A minute is normal "
+    "where an engine sends no steps. Absent before the first round, and with `--explain false`.",
+)  # fmt: skip
 SPANS = Metric("tokentrail_collector_spans_received_total", "counter", "Spans in acknowledged payloads.")
 SPANS_REJECTED = Metric(
     "tokentrail_collector_spans_rejected_total", "counter",

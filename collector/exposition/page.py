@@ -10,6 +10,7 @@ from prometheus_client import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
 from collector.access.tls import Tls
+from collector.causes.explain import LEVELS
 from collector.exposition import metrics
 from collector.exposition.live import Live
 from collector.exposition.series import SECOND_NS, Series
@@ -30,6 +31,7 @@ _KNOWN: Final[Mapping[metrics.Metric, Iterable[str]]] = {
     metrics.API_REFUSED: ApiRefusal,
     metrics.SCRAPES: ScrapeResult,
     metrics.RETENTION_ROWS: (*TIME_COLUMNS, *HELD_TABLES),
+    metrics.EXPLAINED: LEVELS,
 }
 """These series are 0 from the start. Prometheus's `increase()` does not see the first event of a series that begins
 with it. The counters of `Live` see to theirs themselves.
@@ -83,6 +85,7 @@ class MetricsPage:
             (metrics.REPEATED, now.payloads_repeated),
             (metrics.DEAD_LETTERED, now.payloads_dead_lettered),
             (metrics.NOT_JOINED, now.segments_not_joined),
+            (metrics.EXPLAIN_FAILURES, now.explain_failures),
             (metrics.SPANS, now.spans_received),
             (metrics.DATA_POINTS, now.items_received["data_points"]),
             (metrics.NAMES_CUT, now.names_cut),
@@ -99,6 +102,7 @@ class MetricsPage:
             (metrics.SCRAPES, now.scrapes),
             (metrics.API_REFUSED, now.api_refused),
             (metrics.RETENTION_ROWS, now.rows_expired),
+            (metrics.EXPLAINED, now.requests_explained),
         ):
             for label in _KNOWN[metric]:
                 series.add(metric, (label,))
@@ -108,6 +112,8 @@ class MetricsPage:
             series.add(metrics.LIMITED, labels, 0 if labels in now.limited_lately else n)
         series.set(metrics.SCRAPE_TARGETS, (), now.scrape_targets)
         series.set(metrics.SCRAPE_TARGETS_DROPPED, (), now.scrape_targets_dropped)
+        if now.explain_lag_s is not None:
+            series.set(metrics.EXPLAIN_LAG, (), now.explain_lag_s)
         series.set(metrics.WAL_SEGMENTS, (), now.wal_segments_pending)
         series.set(metrics.WAL_BYTES, (), now.wal_bytes_pending)
         series.set(metrics.LAST_INSERT, (), now.last_insert_unix_s)

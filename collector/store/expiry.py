@@ -137,13 +137,12 @@ class _Round:
             logger.info("retention: %d rows of %s of %s are gone", rows, table, partition)
 
     def delete_requests(self, tenant: str, before_s: int) -> None:
-        """Delete a tenant's requests that ended on earlier days, each after its other rows, and waiting rows."""
+        """Delete a tenant's requests of earlier days, each after its tokens and phases, and then its other rows."""
         for day in self._days(tenant, before_s)[:MOST_DAYS]:
             for table in ("tokens", "phases"):
                 self._delete_children(table, tenant, day)
-            for table in ("causes", "requests"):
-                self._delete(table, str(day["day"]), _OF_TENANT, tenant=tenant)
-        for table in ("open_requests", *HELD_TABLES):
+            self._delete("requests", str(day["day"]), _OF_TENANT, tenant=tenant)
+        for table in ("open_requests", "causes", *HELD_TABLES):
             for partition in self._partitions[table]:
                 if partition_end_s(partition) <= before_s:
                     self._delete(table, partition, _OF_TENANT, tenant=tenant)

@@ -149,8 +149,8 @@ def _causes(request, fields, key):
     same = ("end", "ingested_at", "engine", "service", "instance", "process_tenant", "variant", "vantage", "operation",
             "model", "tenant", "slo_class", "status", "error_type", "output_tokens", "weight")  # fmt: skip
     ttft_us, e2e_us = -(-(request["ttft_ns"] or 0) // 1000), -(-request["e2e_ns"] // 1000)
-    first_token = "known" if request["ttft_ns"] else "none" if request["output_tokens"] == 0 else "unknown"
-    before = {"known": ttft_us, "none": e2e_us, "unknown": 0}[first_token]
+    first_token = "known" if request["ttft_ns"] is not None else "none" if request["output_tokens"] == 0 else "unknown"
+    before = ttft_us if first_token == "known" else e2e_us
     rest = e2e_us - before
     told = {part: sum(us for name, us in fields.items() if name.startswith(part)) for part in ("ttft", "rest")}
     tokens, tpot_ns = request["output_tokens"], request["tpot_ns"] or request["tpot_at_most_ns"]

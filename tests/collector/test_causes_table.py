@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from collector.causes.model import StepModel
 from tests.collector.rows import NOW, SECOND
 
 LATENCIES = ("ttft_us", "tpot_us", "e2e_us")
@@ -19,7 +20,7 @@ def many_requests():
     many = []
     for i in range(300):
         e2e, tokens = rng.randrange(1, 9 * SECOND), rng.choice([None, 0, 1, 2, 3, 60])
-        ttft = rng.choice([None, rng.randrange(1, e2e + 1)]) if tokens != 0 else None
+        ttft = rng.choice([None, rng.choice([0, rng.randrange(e2e + 1)])]) if tokens != 0 else None
         tpot = rng.choice([None, rng.random() * 10**8]) if tokens and tokens > 1 else None
         bound = rng.choice([None, 10**7]) if tokens and tokens > 1 and tpot is None else None
         many.append(
@@ -72,6 +73,13 @@ def test_times_that_no_column_can_hold_are_the_longest_ofmany_requests_too(rows)
             rows.store.query(f"SELECT {name} FROM {t}").result_rows for t in ("requests", "causes")
         )
         assert of_causes == of_request == (2**32 - 2,)
+
+
+def test_a_model_has_a_column_for_each_of_its_numbers(rows):
+    named = {"service", "instance", "process_tenant", "variant", "at", "version"}
+    columns = "SELECT name FROM system.columns WHERE database = currentDatabase() AND table = 'step_models'"
+    model = StepModel(1, 2, 3.0, 0.1, 0.9, (1.0,), (2.0,), (3.0,))
+    assert {name for (name,) in rows.store.query(columns).result_rows} == {*named, *model.row()}
 
 
 def test_error_us_is_a_share_of_the_whole(rows):

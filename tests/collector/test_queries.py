@@ -87,7 +87,7 @@ class TestRender:
 
 def test_no_part_is_unused():
     used = set()
-    for path in [*(SQL / "queries").glob("*.sql"), *(SQL / "parts").glob("*.sql")]:
+    for path in [path for folder in ("queries", "parts", "explain") for path in (SQL / folder).glob("*.sql")]:
         used |= set(re.findall(r"\$(parts\.\w+)", path.read_text()))
     for path in SQL.parent.rglob("*.py"):
         used |= {f"parts.{name}" for name in re.findall(r'\bpart\("(\w+)"', path.read_text())}

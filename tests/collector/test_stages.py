@@ -12,6 +12,7 @@ from collector.access.limits import Limiter, TenantLimits
 from collector.api.admission import Admission
 from collector.api.session import QueryLimits
 from collector.chain import Chain
+from collector.explainer.stage import Explainer
 from collector.exposition import Live
 from collector.http_server import HttpServer
 from collector.receive.checked import ItemLimits
@@ -279,7 +280,7 @@ def service(tmp_path, monkeypatch):
 
 def test_a_segment_is_told_to_those_who_read_its_rows(service):
     writers = [stage for stage in service.real_stages if isinstance(stage, Writer)]
-    requests = ["StoreCounters.on_segment", "Joiner.on_segment"]
+    requests = ["StoreCounters.on_segment", "Joiner.on_segment", "Explainer.on_segment"]
     assert {writer.name: [callback.__qualname__ for callback in writer._callbacks] for writer in writers} == {
         "traces writer": requests,
         "logs writer": requests,
@@ -331,6 +332,7 @@ def test_the_service_starts_against_the_flow_and_stops_with_it(service):
         "logs writer",
         "metrics writer",
         "joiner",
+        "explainer",
         "metrics",
         "retention",
         "store opener",
@@ -342,6 +344,7 @@ def test_the_service_starts_against_the_flow_and_stops_with_it(service):
         GroupCommit,
         Writer,
         Joiner,
+        Explainer,
         Live,
         Expiry,
         StoreOpener,

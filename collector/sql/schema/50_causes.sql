@@ -1,4 +1,4 @@
--- Where the time of each request that ended went: one row, which the explainer (collector/store/explainer.py) makes soon after the end. What
+-- Where the time of each request that ended went: one row, which the explainer (collector/explainer) makes soon after the end. What
 -- answers filter and judge by is here again, so that they read no other table. `end` and `request_key` name the request in `requests`. A
 -- row replaces one of a lower version: read with FINAL.
 
@@ -25,8 +25,8 @@ CREATE TABLE IF NOT EXISTS causes
     tpot_more_us      UInt32                  CODEC(T64, ZSTD),     -- tpot_us - $mean_gap_us, modulo 2^32: 0 when the last token was the end
     tpot_is_bound     Bool                    CODEC(ZSTD),          -- it is not known, and at most this
 
-    -- Whole microseconds of each cause (collector/causes/causes.yaml) before the first token, or before the end of a request without one.
-    -- They add up to ttft_us. All that a single column cannot hold (71 minutes) is unexplained.
+    -- Whole microseconds of each cause (collector/causes/causes.yaml) before the first token, or before the end where none is known.
+    -- They add up to ttft_us. More than 71 minutes are cut to that, as in `requests`.
     ttft_cold_start_us    UInt32 CODEC(T64, ZSTD),
     ttft_wait_batch_us    UInt32 CODEC(T64, ZSTD),
     ttft_wait_kv_us       UInt32 CODEC(T64, ZSTD),
@@ -63,16 +63,17 @@ CREATE TABLE IF NOT EXISTS causes
     rest_gap_us           UInt32 CODEC(T64, ZSTD),
     rest_unexplained_us   UInt32 CODEC(T64, ZSTD),
 
-    inflicted_us      UInt32                  CODEC(T64, ZSTD),     -- how long its prompt made others wait, summed over them; 1 % exact
-    error_permille    UInt16                  CODEC(T64, ZSTD),     -- one standard deviation of its parts by the model's, of E2E; 65535 is that or more
+    inflicted_us      UInt32                  CODEC(T64, ZSTD),     -- how long its prompt made others wait, summed over them; 1 % exact; 4294967295: not known
+    error_permille    UInt16                  CODEC(T64, ZSTD),     -- one standard deviation of its parts by the model's, of E2E; 65534 is that or more, 65535 not known
     level             Enum8('none' = 0, 'phases' = 1, 'estimated' = 2, 'steps' = 3) CODEC(ZSTD), -- how far it is explained
-    model_at          DateTime('UTC')         CODEC(Delta, ZSTD),   -- `at` of the process's model in step_models that judged its steps; 1970: none
+    model_at          DateTime('UTC')         CODEC(Delta, ZSTD),   -- `at` of the row of step_models that judged its steps; 1970: none
     version           UInt32                  CODEC(Delta, ZSTD),
 
     -- The latencies as `requests` has them: whole microseconds, rounded up, with the same two values that are no time.
-    ttft_us           UInt32 ALIAS multiIf(first_token = 'none', 0, first_token = 'unknown', 4294967295, toUInt32(least($sum_of_ttft, 4294967294))),
+    ttft_us           UInt32 ALIAS multiIf(first_token = 'none', 0, first_token = 'unknown', 4294967295,
+        toUInt32(greatest(least($sum_of_ttft, 4294967294), 1))),
     tpot_us           UInt32 ALIAS toUInt32($mean_gap_us + tpot_more_us),
-    error_us          UInt32 ALIAS toUInt32(least(intDiv(toUInt64(e2e_us) * error_permille + 500, 1000), 4294967295)),
+    error_us          Nullable(UInt64) ALIAS if(error_permille = 65535, NULL, intDiv(toUInt64(e2e_us) * error_permille + 500, 1000)),
     e2e_us            UInt32 ALIAS toUInt32(least($sum_of_ttft + $sum_of_rest, 4294967294)),
     ttft_ns           Nullable(UInt64) ALIAS if(first_token = 'known', toUInt64(ttft_us) * 1000, NULL),
     e2e_ns            UInt64 ALIAS toUInt64(e2e_us) * 1000,
@@ -93,18 +94,25 @@ CREATE TABLE IF NOT EXISTS step_models
     instance          LowCardinality(String),
     process_tenant    LowCardinality(String),
     variant           LowCardinality(String),
-    steps             UInt64                  CODEC(T64, ZSTD),     -- that it was fitted to, those of earlier rows by their weights
+    start_ns          Int64                   CODEC(Delta, ZSTD),   -- of the first step that it knows
+    end_ns            Int64                   CODEC(Delta, ZSTD),   -- of the last one
+    n                 Float64                 CODEC(ZSTD),          -- steps that it knows; older ones count less
+    sigma             Float64                 CODEC(ZSTD),          -- scatter of a step's duration around the law, as a share
     r2                Float64                 CODEC(ZSTD),
-    sigma             Float64                 CODEC(ZSTD),          -- of a step's relative error
-    coefficients      Array(Float64)          CODEC(ZSTD),          -- ns
+    coefficients      Array(Float64)          CODEC(ZSTD),          -- ns, by FEATURES of collector/causes/model.py
     xtx               Array(Float64)          CODEC(ZSTD),          -- weighted sums of products, from which the next row goes on
     xty               Array(Float64)          CODEC(ZSTD),
-    cells             Map(UInt16, Float32)    CODEC(ZSTD),          -- calibration by amount of work
+    cells             Map(UInt16, Float64)    CODEC(ZSTD),          -- calibration by amount of work
+    cell_steps        Map(UInt16, Float64)    CODEC(ZSTD),
+    most_prompt_tokens Float64                CODEC(ZSTD),          -- in one step
+    most_sequences    Float64                 CODEC(ZSTD),
+    gap_ns            Float64                 CODEC(ZSTD),          -- the longest ordinary gap between two steps
+    refused           UInt32                  CODEC(ZSTD),          -- rows in a row that learned nothing, because most steps differed
     version           UInt32                  CODEC(ZSTD)
 )
 ENGINE = ReplacingMergeTree(version)
 PARTITION BY toDate(at)
-ORDER BY (service, instance, process_tenant, variant, at)
+ORDER BY (service, instance, process_tenant, at)
 SETTINGS $durable;
 
 -- The segments whose requests are explained.

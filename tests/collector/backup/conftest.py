@@ -35,7 +35,7 @@ class Chain:
 @pytest.fixture
 def backups(store, clock, tmp_path):
     (tmp_path / "slos.yaml").write_text("slos: []")
-    return Backups(store, [Chain(), Chain(NOW - 5 * SECOND)], [tmp_path / "slos.yaml"], Chain(), clock=clock)
+    return Backups(store, [Chain(), Chain(NOW - 5 * SECOND)], [tmp_path / "slos.yaml"], [Chain()], clock=clock)
 
 
 @pytest.fixture

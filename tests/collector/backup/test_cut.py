@@ -18,9 +18,9 @@ def test_what_waited_in_a_log_is_said_not_to_be_in_the_backup(archive):
     assert (manifest["made"], manifest["until"]) == ("2026-11-21T10:00:00Z", "2026-11-21T09:59:55Z")
 
 
-def test_every_chain_and_the_joiner_pause_for_the_cut(backups):
+def test_every_chain_and_all_that_write_besides_pause_for_the_cut(backups):
     backups.make().close()
-    assert [len(chain.pauses) for chain in (*backups._chains, backups._joiner)] == [1, 1, 1]
+    assert [len(chain.pauses) for chain in (*backups._chains, *backups._others)] == [1, 1, 1]
 
 
 def test_times_of_a_backup_are_rounded_down_to_a_microsecond():

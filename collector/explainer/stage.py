@@ -1,0 +1,264 @@
+"""The explainer: soon after a request's end it stores where the request's time went."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+from clickhouse_connect.driver.exceptions import ClickHouseError
+from numpy.typing import NDArray
+
+from collector.causes.columns import Columns
+from collector.causes.explain import explain_process
+from collector.explainer.backlog import Backlog, Ripe, Segment, Waits
+from collector.explainer.models import PERIOD_S, Learner, References, Stored
+from collector.explainer.reading import SECOND_NS, SETTINGS, Happened, Process, happened
+from collector.explainer.rows import Parts
+from collector.once_a_minute import OnceAMinute
+from collector.query.template import render
+from collector.stage import ThreadStage
+from collector.status import IngestStatus
+from collector.store.errors import StoreError, is_unavailable, reason_of
+from collector.store.part_folders import PartFolders
+from collector.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+_ROUND_S: Final = 10.0
+"""Between two rounds: each reads the steps again in which its requests ran."""
+_MOST_SHARE: Final = 0.25
+"""The pause behind a round makes its time no larger share than this."""
+_LONGEST_PAUSE_S: Final = 120.0
+_MOST_REQUESTS: Final = 20_000
+"""Most requests that are explained together, unless one segment has more."""
+_ENOUGH_REQUESTS: Final = 300
+"""Where no model judges a process, so many requests are looked at, of its last ten minutes."""
+_MOST_ATTEMPTS: Final = 4
+"""A segment is tried so often while the store answers with an error."""
+_INSERT: Final = {"async_insert": 0, **SETTINGS}
+
+Wanted = Mapping[str, Sequence[Any]]
+"""The columns of `explain/wanted.sql`."""
+Failed = (ArithmeticError, IndexError, KeyError, ValueError)
+"""What numpy raises for numbers that no rule expects. Such a process's requests stay unexplained."""
+
+
+class Explainer(ThreadStage):
+    """A stage that stores the causes of each segment's requests once their steps are there, or have not come in time.
+
+    The rows of a segment that was explained just before a crash are written again, and replace those from before it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        status: IngestStatus,
+        *,
+        waits: Waits | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__("explainer")
+        self._store = store
+        self._status = status
+        self._clock = clock
+        self._part_folders = PartFolders(store.folder)
+        self._backlog = Backlog(store, waits or Waits())
+        self._learner = Learner(store, self._failed, self._stopping.is_set)
+        self._attempts: dict[str, int] = {}
+        self._lines = OnceAMinute()
+        self._working = threading.Lock()
+        self._news = threading.Event()
+        self._news.set()  # a process before this one may have left requests
+
+    def on_segment(self, segment: str) -> None:
+        """Explain the requests of a segment that was inserted now, when their steps are there."""
+        self._backlog.came(segment)
+        self._news.set()
+
+    @contextmanager
+    def paused(self, timeout_s: float) -> Iterator[None]:
+        """Wait until nothing is being written, and hold the next insert until the context ends; raises TimeoutError."""
+        if not self._working.acquire(timeout=timeout_s):
+            msg = f"the {self.name} has been at one insert for {timeout_s:.0f} s"
+            raise TimeoutError(msg)
+        try:
+            yield
+        finally:
+            self._working.release()
+
+    def start(self) -> None:
+        """Begin to explain."""
+        self._thread.start()
+
+    def run_once(self) -> bool:
+        """Learn and explain what can be by now; tell whether nothing is left that can. Raises the store's errors."""
+        now_s = int(self._clock())
+        learned = not self._learner.due(now_s) or self._learner.run_once(now_s)
+        left = self._backlog.read(now_s)
+        ripe = [(segment, how) for segment, how in left if how is not Ripe.NO]
+        some = _first(ripe)
+        for how in (Ripe.FOR_NOW, Ripe.YES):
+            self._explain([segment for segment, its in some if its is how], final=how is Ripe.YES)
+        done = {segment.name for segment, _ in some}
+        waiting = [segment for segment, _ in left if segment.name not in done and self._backlog.waits(segment)]
+        self._status.explain_waiting(max((segment.age_s for segment in waiting), default=None))
+        if any(how is not Ripe.YES for _, how in left) or len(some) < len(ripe):
+            self._news.set()
+        return learned and len(some) == len(ripe)
+
+    def _run(self) -> None:
+        pause_s = _ROUND_S
+        while not self._stopping.wait(pause_s):
+            if not self._store.is_open or not (self._news.is_set() or self._learner.due(int(self._clock()))):
+                pause_s = _ROUND_S
+                continue
+            self._news.clear()
+            began_s = time.monotonic()
+            try:
+                done = self.run_once()
+            except (ClickHouseError, StoreError, OSError) as error:
+                self._news.set()
+                self._status.explain_failed()
+                if self._lines.allows("store"):
+                    logger.warning("requests wait to be explained: %s (they are tried again)", reason_of(error))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
+                took_s = time.monotonic() - began_s
+                pause_s = max(_ROUND_S if done else 0.0, took_s * (1 / _MOST_SHARE - 1))
+
+    def _explain(self, segments: Sequence[Segment], *, final: bool) -> None:
+        """Explain segments together. What the store refuses is tried in halves, and a segment alone a few times."""
+        if not segments or self._stopping.is_set():
+            return
+        try:
+            self._write(segments, final=final)
+        except (ClickHouseError, OSError) as error:
+            if is_unavailable(error):
+                raise
+            if len(segments) > 1:
+                half = len(segments) // 2
+                self._explain(segments[:half], final=final)
+                self._explain(segments[half:], final=final)
+                return
+            (segment,) = segments
+            attempts = self._attempts[segment.name] = self._attempts.get(segment.name, 0) + 1
+            if attempts < _MOST_ATTEMPTS:
+                raise
+            logger.warning("the requests of segment %s cannot be explained: %s", segment.name, reason_of(error))
+            self._status.explain_failed()
+            self._mark(segments, refused=reason_of(error))
+        for segment in segments:
+            self._attempts.pop(segment.name, None)
+
+    def _write(self, segments: Sequence[Segment], *, final: bool) -> None:
+        place = {"first_s": min(s.first_s for s in segments), "last_s": max(s.last_s for s in segments)}
+        found = self._store.query(
+            render("explain/wanted", {}), {**place, "segments": [segment.name for segment in segments]}, SETTINGS
+        )
+        wanted = dict(zip(found.column_names, found.result_columns, strict=True))
+        if wanted:
+            parts = self._parts(wanted)
+            if self._stopping.is_set():
+                return
+            columns = parts.columns()
+            with self._working:
+                self._store.client().insert(
+                    "causes", list(columns.values()), list(columns), column_oriented=True, settings=_INSERT
+                )
+                self._part_folders.sync()  # before the mark, which says that the rows are there
+            self._status.explained(parts.levels)
+        if final:
+            self._mark(segments)
+        self._backlog.explained([segment.name for segment in segments])
+
+    def _mark(self, segments: Sequence[Segment], *, refused: str = "") -> None:
+        names = [segment.name for segment in segments]
+        with self._working:
+            self._store.command(render("explain/mark", {}), {"segments": names, "refused": refused})
+
+    def _parts(self, wanted: Wanted) -> Parts:
+        """Explain the requests of each process. Those that measured at a client know no engine process."""
+        parts = Parts(wanted)
+        processes, rows = _processes(wanted)
+        before_s = min(process.high_ns for process in processes) // SECOND_NS
+        references = References(self._store, wanted["service"], before_s)
+        judges = {
+            process.key: references.of(process.key, process.service, wanted["variant"][rows[process.key][0]])
+            for process in processes
+        }
+        windows = [
+            process if judges[process.key] else _with_more(process, len(rows[process.key])) for process in processes
+        ]
+        for process, rows_of in happened(self._store, windows):
+            if self._stopping.is_set():
+                break
+            try:
+                self._explain_process(parts, wanted, rows[process.key], rows_of, judges[process.key])
+            except Failed as error:
+                self._failed(f"{process.service} {process.instance}", error)
+        return parts
+
+    def _explain_process(
+        self, parts: Parts, wanted: Wanted, rows: NDArray[np.int64], found: Happened, stored: Stored | None
+    ) -> None:
+        keys = np.asarray(found.requests["key"])
+        own = np.array([wanted["key"][row] for row in rows], np.uint64)
+        order = np.argsort(keys, kind="stable")
+        place = order[np.minimum(np.searchsorted(keys, own, sorter=order), len(keys) - 1)] if len(keys) else order
+        there = keys[place] == own if len(keys) else np.zeros(len(own), np.bool_)
+        place, rows = place[there], rows[there]
+        requests: Columns = {**found.requests, "wanted": np.isin(np.arange(len(keys)), place)}
+        explained = explain_process(
+            requests,
+            found.phases,
+            found.steps,
+            kv_events=found.copies,
+            reference=stored.model if stored else None,
+        )
+        parts.put(rows, explained, place, stored.at_s if stored else 0)
+
+    def _failed(self, process: str, error: Exception) -> None:
+        """Count a process whose rows make no sense to the algorithm."""
+        self._status.explain_failed()
+        if self._lines.allows("process"):
+            logger.warning("requests of the process %s cannot be explained", process, exc_info=error)
+
+
+def _first(ripe: Sequence[tuple[Segment, Ripe]]) -> Sequence[tuple[Segment, Ripe]]:
+    """The first segments, with so many requests as are explained together."""
+    total = np.cumsum([segment.requests for segment, _ in ripe])
+    return ripe[: max(1, int(np.searchsorted(total, _MOST_REQUESTS, "right")))]
+
+
+def _with_more(process: Process, requests: int) -> Process:
+    """A window that begins so early that it has enough requests for a law of its own, at the rate of these."""
+    length_ns = max(process.high_ns - process.low_ns, int(_ROUND_S * SECOND_NS))
+    missing = max(_ENOUGH_REQUESTS - requests, 0)
+    more_ns = min(length_ns * missing // requests, PERIOD_S * SECOND_NS)
+    return process._replace(low_ns=process.low_ns - more_ns)
+
+
+def _processes(wanted: Wanted) -> tuple[list[Process], dict[int, NDArray[np.int64]]]:
+    """The processes of the requests, each with the time in which these ran, and the rows of its requests."""
+    key = np.array(wanted["process"], np.uint64)
+    start, end = (np.array(wanted[name], np.int64) for name in ("start", "end"))
+    order = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1])[: len(key)])
+    processes, rows = [], {}
+    for some in np.split(order, begins[1:]):
+        first = int(some[0])
+        process = Process(
+            int(key[first]),
+            wanted["service"][first],
+            wanted["instance"][first],
+            int(start[some].min()),
+            int(end[some].max()),
+        )
+        processes.append(process)
+        rows[process.key] = some
+    return processes, rows

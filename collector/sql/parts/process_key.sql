@@ -1,0 +1,2 @@
+-- One number for an engine process.
+cityHash64(service, instance, process_tenant)

@@ -1,0 +1,2 @@
+-- One number for a request.
+cityHash64(trace_id, span_id)

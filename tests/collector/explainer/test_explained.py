@@ -1,0 +1,163 @@
+"""What is stored of requests: one row each, whose parts add up to its latencies."""
+
+import time
+
+import numpy as np
+import pytest
+
+from collector.causes.explain import UNKNOWN_US
+from collector.causes.learn import learn
+from collector.causes.names import PARTS
+from collector.explainer.rows import rounded
+from tests.collector.rows import SECOND
+from tests.support.simulated_engine import Faults, chats, run
+
+
+def seconds(rows, cause):
+    return sum(getattr(row, f"{part}_{cause}_us") for row in rows for part in ("ttft", "rest")) / 1e6
+
+
+def test_every_request_is_explained_once_and_its_parts_add_up_to_its_latencies(
+    traffic, explainer, latencies, explained, status
+):
+    traffic(segments=3)
+    assert explainer.run_once()
+    asked, found = latencies()
+    assert found == asked
+    assert len(asked) == 300
+    for row in explained():
+        assert row.level == "steps"
+        assert sum(getattr(row, f"ttft_{cause}_us") for cause in PARTS) == row.ttft_us
+        assert sum(getattr(row, f"rest_{cause}_us") for cause in PARTS) == row.e2e_us - row.ttft_us
+    assert +status.snapshot().requests_explained == {"steps": 300}
+    assert (status.snapshot().explain_failures, status.snapshot().explain_lag_s) == (0, 0)
+
+
+def test_what_answers_filter_by_is_that_of_the_request(traffic, explainer, rows):
+    names = (
+        "engine, variant, vantage, operation, model, tenant, slo_class, status, error_type, output_tokens, weight,"
+        " ingested_at"
+    )
+    traffic(
+        tenant="acme", model="llama", slo_class="chat", status="error", error_type="oom", weight=3.0, operation="chat"
+    )
+    explainer.run_once()
+    asked, found = (
+        rows.store.query(f"SELECT end, {names} FROM {table} ORDER BY ALL").result_rows
+        for table in ("requests", "causes FINAL")
+    )
+    assert found == asked
+
+
+def test_time_that_a_fault_added_is_found_by_a_reference_of_the_service(traffic, explainer, explained, rows, simulated):
+    """The process is new; another one of its service and variant was learned from before."""
+    frozen = run(
+        chats(300, seed=4), seed=4, faults=Faults(freezes=((8 * SECOND, SECOND // 2), (20 * SECOND, SECOND // 2)))
+    )
+    model = learn(*simulated.tables, former=None)
+    at = {
+        "at": 1_700_000_000,
+        "service": "engine",
+        "instance": "i-0",
+        "process_tenant": "",
+        "variant": "baseline",
+        "version": 1,
+    }
+    traffic(frozen)
+    end_s = rows.store.query("SELECT toUnixTimestamp(min(end)) FROM requests").result_rows[0][0]
+    rows.insert("step_models", [{**at, "at": end_s // 600 * 600 - 1200, **model.row()}])
+    explainer.run_once()
+    found = explained()
+    assert {row.model_at.timestamp() for row in found} == {end_s // 600 * 600 - 1200}
+    assert seconds(found, "stall") == pytest.approx(frozen.faulty().sum() / 1e9, rel=0.05)
+
+
+def test_a_model_of_another_variant_judges_nothing(traffic, explainer, explained, rows, simulated):
+    model = learn(*simulated.tables, former=None)
+    named = {"service": "engine", "instance": "i-1", "process_tenant": "", "variant": "int8", "version": 1}
+    traffic()
+    end_s = rows.store.query("SELECT toUnixTimestamp(min(end)) FROM requests").result_rows[0][0]
+    rows.insert("step_models", [{**named, "at": end_s // 600 * 600 - 600, **model.row()}])
+    explainer.run_once()
+    assert {(row.level, row.model_at.timestamp()) for row in explained()} == {("steps", 0)}
+
+
+def test_requests_of_other_processes_are_apart(traffic, explainer, explained, latencies):
+    traffic(segment="a")
+    traffic(segment="b", instance="i-2", steps=False)
+    traffic(segment="c", process_tenant="acme", steps=False)
+    traffic(segment="d", vantage="client", steps=False)
+    explainer.run_once()
+    asked, found = latencies()
+    assert found == asked
+    levels = [
+        {row.level for row in explained(where)}
+        for where in (
+            "instance = 'i-1' AND process_tenant = '' AND vantage = 'server'",
+            "instance = 'i-2'",
+            "process_tenant = 'acme'",
+            "vantage = 'client'",
+        )
+    ]
+    assert levels == [{"steps"}, {"estimated"}, {"estimated"}, {"none"}]
+
+
+def test_requests_beside_those_of_a_segment_are_taken_into_account(traffic, explainer, explained, status):
+    """Half of the requests come first. Whose prompt was in a step is known of both halves, so causes are the same."""
+    traffic(segments=2)
+    explainer.run_once()
+    together = {row.end: seconds([row], "others_prompts") for row in explained()}
+    assert sum(together.values()) > 1
+    inflicted = sum(row.inflicted_us for row in explained()) / 1e6
+    assert inflicted == pytest.approx(sum(together.values()), rel=0.1)
+
+
+def test_a_request_with_unknown_numbers_is_explained_too(rows, explainer, explained):
+    request = rows.request(
+        ttft_ns=None, output_tokens=None, tpot_ns=None, segment="x", ended=_now(), ingested_at=_now()
+    )
+    none = rows.request(ttft_ns=None, output_tokens=0, tpot_ns=None, segment="x", ended=_now(), ingested_at=_now())
+    explainer.run_once()
+    assert len(explained()) == 2
+    assert {row.first_token for row in explained()} == {"none", "unknown"}
+    for row in explained():
+        assert row.ttft_unexplained_us == row.e2e_us == request["e2e_ns"] // 1000 == none["e2e_ns"] // 1000
+        assert (row.level, row.inflicted_us, row.error_us) == ("none", UNKNOWN_US, None)
+    assert {row.ttft_us for row in explained()} == {0, UNKNOWN_US}
+
+
+def test_an_unusual_time_per_token_survives(rows, explainer, latencies):
+    for tpot in ({"tpot_ns": None, "tpot_at_most_ns": 7e6}, {"tpot_ns": 1.0}, {"tpot_ns": None}, {"tpot_ns": 5e12}):
+        rows.request(segment="x", ended=_now(), ingested_at=_now(), **tpot)
+    explainer.run_once()
+    asked, found = latencies()
+    assert found == asked
+
+
+def test_a_model_is_learned_from_ten_minutes_that_are_over_and_once(traffic, explainer, rows):
+    traffic(ago_s=900)
+    explainer.run_once()
+    models = rows.store.query(
+        "SELECT service, instance, variant, n, r2 > 0.5, toUnixTimestamp(at) FROM step_models"
+    ).result_rows
+    steps = rows.store.query("SELECT count() FROM steps GROUP BY toStartOfTenMinutes(start) ORDER BY 1").result_rows
+    assert [(m[:3], m[4]) for m in models] == [(("engine", "i-1", "baseline"), 1)] * len(models)
+    assert sorted(m[3] for m in models) == [count for (count,) in steps if count >= 50]
+    explainer.run_once()
+    assert rows.store.query("SELECT count() FROM step_models").result_rows == [(len(models),)]
+
+
+def test_parts_keep_their_sums_when_they_are_rounded():
+    rng = np.random.default_rng(1)
+    parts = (10 ** (rng.random((500, 17)) * 9)).astype(np.int64) * (rng.random((500, 17)) > 0.5)
+    found = rounded(parts, 10)
+    assert (found.sum(1) == parts.sum(1)).all()
+    assert (found >= 0).all()
+    others = np.arange(17) != parts.argmax(1)[:, None]
+    assert (np.abs(found - parts)[others] <= parts[others] / 512).all()
+    assert rounded(np.array([[1003, 70000]]), 8).tolist() == [[1000, 70003]]
+    assert rounded(np.array([[1000, 70000], [0, 0]]), 8).tolist() == [[1000, 70000], [0, 0]]
+
+
+def _now():
+    return time.time_ns()

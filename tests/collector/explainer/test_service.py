@@ -1,0 +1,20 @@
+"""The collector runs the explainer, unless it is told not to."""
+
+import threading
+
+import pytest
+
+from collector.service import Service
+from collector.settings import Settings
+
+
+@pytest.mark.parametrize("explain", [True, False])
+def test_a_setting_switches_it_off(tmp_path, explain):
+    free = dict.fromkeys(("otlp_http", "otlp_grpc", "api"), "127.0.0.1:0")
+    service = Service(Settings(data_dir=tmp_path, explain=explain, **free))
+    service.start()
+    try:
+        assert ("explainer" in {thread.name for thread in threading.enumerate()}) == explain
+    finally:
+        assert service.stop()
+    assert "explainer" not in {thread.name for thread in threading.enumerate()}
