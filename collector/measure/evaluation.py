@@ -74,7 +74,7 @@ def count(
     if not vantage and len({vantage for vantages, _ in cells_of.others for vantage in vantages}) > 1:
         window = counted_once(window)
         cells_of = read_ended(reader.queries, window.filter, cells, slices(moments), sums=summands, others=others)
-    outcomes = cells_of.judged.together()
+    outcomes = cells_of.judged.of_all_slos()
 
     def summed(band: int | None) -> tuple[dict[str, Any], dict[str, Number | None]]:
         counts = {name: cells_of.count(flags, band) for name, flags in outcomes.items().items()}
