@@ -13,7 +13,7 @@ from tests.contract.commands import each_command
 from tests.contract.reference import pages, shape
 from tests.contract.reference.pages import absent, filled
 from tests.contract.reference.settings import SECTIONS, documented, section_of
-from tests.contract.reference.text import linked
+from tests.contract.reference.text import linked, table
 
 
 def page(*marks):
@@ -208,6 +208,10 @@ def test_commands_and_options_stand_with_their_help():
 )
 def test_pages_that_a_text_names_become_links(text, shown):
     assert linked(text, "page.md") == shown
+
+
+def test_a_bar_in_a_cell_ends_no_column():
+    assert table(("a", "b"), [("x|y", "z")]) == "| a | b |\n| --- | --- |\n| x\\|y | z |\n"
 
 
 def test_absent_blocks_are_of_any_page():
