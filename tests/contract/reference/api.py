@@ -50,7 +50,8 @@ def _anchor(mark: str, page: str) -> str:
 def parameters(_: str, __: str) -> str:
     """The parameters of all endpoints."""
     (summary,) = (operation for name, operation in operations().items() if name == "GET /api/v1/summary")
-    return table(("parameter", "meaning", "default"), map(_parameter, summary["parameters"]))
+    common = [parameter for parameter in summary["parameters"] if parameter["name"] in _COMMON]
+    return table(("parameter", "meaning", "default"), map(_parameter, common))
 
 
 def _parameter(parameter: dict[str, Any]) -> tuple[str, str, str]:
