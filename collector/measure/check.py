@@ -116,7 +116,7 @@ def _by_block(reader: Reader, slo: Slo, window: Window) -> tuple[Floats, Floats]
     """The bad and the judged requests that ended in each of the blocks of a window."""
     edges = np.linspace(window.end_ns, window.start_ns, _BLOCKS + 1).astype(np.int64).tolist()
     ended = read_ended(reader.queries, window.filter, Cells([slo]), slices(edges))
-    outcomes = ended.judged.together()
+    outcomes = ended.judged.of_all_slos()
     found = ended.by_band({"bad": outcomes.bad, "judged": outcomes.bad | outcomes.good}).values()
     return np.array([one["bad"] for one in found], float), np.array([one["judged"] for one in found], float)
 
