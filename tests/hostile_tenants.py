@@ -54,11 +54,11 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 class Side:
     """A collector with keys for all three tenants."""
 
-    def __init__(self, folder, cluster, lost_after_s):
+    def __init__(self, folder, cluster):
         slos = folder / "slos.yaml"
         slos.write_text(SLOS)
         self.cluster, keys = cluster, folder / cluster / "keys.json"
-        flags = ["--slos", str(slos), "--lost-after-s", str(lost_after_s), "--metrics-without-key", "true"]
+        flags = ["--slos", str(slos), "--lost-after-s", str(LOST_AFTER_S), "--metrics-without-key", "true"]
         self.collector = Collector(folder / cluster, *flags)
         self.senders = {tenant: add_key(keys, "ingest", tenant) for tenant in (GOOD, "acme", "mallory")}
         self.good, self.admin = add_key(keys, "read", GOOD), add_key(keys, "admin")
@@ -159,9 +159,9 @@ class Prometheus:
         self._process.wait(120)
 
 
-def run(seconds, folder, *, lost_after_s=LOST_AFTER_S, rules=True):
+def run(seconds, folder, *, rules=True):
     """Send for so long; what differs, and a summary of what was compared. Without `rules`, alerts are not."""
-    sides = [Side(folder, cluster, lost_after_s) for cluster in ("alone", "beside")]
+    sides = [Side(folder, "alone"), Side(folder, "beside")]
     good, forger, flood = GoodTenant(), Forger(), Flood()
     statuses, prometheus = {}, None
     try:
