@@ -20,6 +20,7 @@ from collector.api import (
     backup,
     check,
     compare,
+    differences,
     engines,
     goodput,
     incidents,
@@ -100,7 +101,20 @@ def create_app(
     errors = problems.responses(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
     )
-    parts = (summary, compare, check, goodput, slos, requests, request, timeseries, engines, incidents, spans)
+    parts = (
+        summary,
+        compare,
+        check,
+        differences,
+        goodput,
+        slos,
+        requests,
+        request,
+        timeseries,
+        engines,
+        incidents,
+        spans,
+    )
     routers = [*(part.router(context) for part in parts), samples.router(context, status), overview.router(context)]
     for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
         app.include_router(router, prefix="/api/v1", responses=errors, dependencies=[Depends(given_once)])

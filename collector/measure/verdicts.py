@@ -68,8 +68,8 @@ def wanted(reader: Reader, window: Window, slo: Slo | None, asked: Verdict | Non
     ended = read_ended(reader.queries, window.filter, cells, parts, others=Fragment("count()"))
     outcomes = ended.judged.of_all_slos() if slo is None else ended.judged.outcomes(reader.slos.index(slo))
     flags = getattr(outcomes, asked)
-    numbers = {**cells.cell.parameters, "wanted_cells": ended.judged.numbers[flags].tolist()}
-    found = Fragment(f"{cells.cell.sql} IN {{wanted_cells:Array(UInt64)}}", numbers) if flags.any() else FALSE
+    numbers = {**cells.cell.parameters, f"{asked}_cells": ended.judged.numbers[flags].tolist()}
+    found = Fragment(f"{cells.cell.sql} IN {{{asked}_cells:Array(UInt64)}}", numbers) if flags.any() else FALSE
     return found, sum(compress(ended.others, ended.having(flags)))
 
 

@@ -232,6 +232,7 @@ for command in (
     asking.tail,
     asking.compare,
     asking.check,
+    asking.differences,
     asking.spans,
     asking.doctor,
 ):

@@ -234,6 +234,36 @@ def compare(
 
 
 @_of_our_version()
+def differences(
+    api: ApiUrl = "http://127.0.0.1:8080",
+    start: Start = "-15m",
+    end: End = "now",
+    model: Models = None,
+    tenant: Tenants = None,
+    engine: Engines = None,
+    slo_class: Classes = None,
+    slo: SloName = None,
+    verdict: Annotated[str | None, typer.Option(help="Select this verdict; without a selection, bad.")] = None,
+    status: Annotated[str | None, typer.Option(help="Select what ended so: ok, error, cancelled, unknown.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Select by this latency: ttft, tpot or e2e.")] = None,
+    at_least: Annotated[str | None, typer.Option(help="Select a latency of so much or more: 500ms.")] = None,
+    at_most: Annotated[str | None, typer.Option(help="Select a latency of so much or less.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what the bad requests, or others that you select, have that the rest has not."""
+    from tokentrail.cli import differences as differences_
+
+    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, slo=slo, verdict=verdict)
+    filters |= _filters(metric=metric, at_least=at_least, at_most=at_most) | {"start": start, "end": end}
+    answer = _ask(api, lambda client: client.get("differences", **filters, **_filters(**{"select.status": status})))
+    if as_json:
+        print_json(answer)
+        return
+    _tell_end(answer)
+    differences_.show(console(), answer)
+
+
+@_of_our_version()
 def check(
     slo: Annotated[str, typer.Option(help="The SLO that judges.")],
     api: ApiUrl = "http://127.0.0.1:8080",
