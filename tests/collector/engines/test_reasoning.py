@@ -107,8 +107,11 @@ def test_langfuse_tells_reasoning_and_cached_tokens_in_several_forms(module_stor
 
 
 def test_litellm_tells_reasoning_tokens_in_the_words_of_langfuse(module_store):
-    told = [({"output": 1, "output_reasoning_tokens": 5}, 5), ({"output": 6}, None)]
-    told.append(({"output_reasoning_tokens": "5"}, None))
+    told = (
+        ({"output": 1, "output_reasoning_tokens": 5}, 5),
+        ({"output": 6}, None),
+        ({"output_reasoning_tokens": "5"}, None),
+    )
     known = FIRST | {"litellm.request.streaming": True, "langfuse.observation.type": "generation"}
     said = [known | {"langfuse.observation.usage_details": json.dumps(details)} for details, _ in told]
     rows = insert_each(module_store, *(("litellm", one) for one in said))

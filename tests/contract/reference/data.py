@@ -1,9 +1,12 @@
-"""Conditions of alerts, causes of time and abilities of engines, from their YAML files."""
+"""Conditions of alerts, causes of time and abilities of engines, from YAML files; faults, from a benchmark."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from os.path import relpath
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from collector.causes.names import load_causes
 from collector.measure.abilities import known
@@ -13,6 +16,7 @@ from collector.slo.durations import format_duration
 from collector.slo.severity import SEVERITIES
 from tests.contract.reference.text import table
 
+FAULTS: Final = Path(__file__).parents[3] / "benchmarks" / "results" / "explain.json"
 MARKS: Final = {"full": "●", "partly": "◐", "none": "○"}
 
 
@@ -45,6 +49,33 @@ def causes(_: str, __: str) -> str:
     """The causes among which a request's time is divided."""
     rows = ((f"`{name}`", one.group, one.means, one.source) for name, one in load_causes().items())
     return table(("cause", "people call it", "the time in which", "found by"), rows)
+
+
+def faults(_: str, __: str) -> str:
+    """How well the time that faults added is found, of the last run of `python -m benchmarks.explain`."""
+    numbers = json.loads(FAULTS.read_text())["numbers"]
+    head = (
+        "fault",
+        "time that it added, s",
+        "worst error",
+        "largest of what it added",
+        "culprit named",
+        "stall and drift",
+    )
+    rows = ((name, *_found(one), f"{100 * one['blamed_most']:.2f} %") for name, one in numbers.items() if "runs" in one)
+    return table(head, rows)
+
+
+def _found(one: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    if "injected_s" not in one:
+        return "", "", "", ""
+    low, high = min(one["injected_s"]), max(one["injected_s"])
+    return (
+        f"{low:.1f} to {high:.1f}",
+        f"{100 * one['error_worst']:+.1f} %",
+        f"{' or '.join(one['tops'])}, right in {one['top_right']} of {one['runs']}",
+        f"{one['named']} of {one['victims']}" if "victims" in one else "",
+    )
 
 
 def engines(_: str, __: str) -> str:

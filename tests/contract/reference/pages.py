@@ -78,5 +78,6 @@ _MAKERS: Final[dict[str, Callable[[str, str], str]]] = {
     "options": commands.options,
     "conditions": data.conditions,
     "causes": data.causes,
+    "faults": data.faults,
     "engines": data.engines,
 }
