@@ -25,6 +25,7 @@ from instrumented_engine.model.errors import ModelError
 from instrumented_engine.model.fingerprint import fingerprint
 from instrumented_engine.model.tokenizer import Tokenizer, load_tokenizer
 from instrumented_engine.settings import Settings
+from tokentrail.semconv import Limit
 
 if TYPE_CHECKING:
     from instrumented_engine.device import Device
@@ -141,6 +142,18 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         if model.operations.paged and device.captures_graphs and not settings.enforce_eager:
             with cold.phase("capture_graphs"):
                 graphs = runner.capture_graphs(max_seqs=settings.max_seqs, max_tokens=length)
+        cold.limits(
+            {
+                Limit.MAX_SEQS: settings.max_seqs,
+                Limit.MAX_BATCHED_TOKENS: settings.max_batched_tokens,
+                Limit.BLOCK_SIZE: settings.block_size,
+                Limit.KV_BLOCKS: blocks,
+                Limit.WATERMARK_BLOCKS: settings.watermark_blocks,
+                Limit.CHUNKED_PREFILL: settings.chunked_prefill,
+                Limit.PREFIX_CACHING: settings.prefix_caching,
+                Limit.POLICY: "static" if settings.batching == "static" else "priority",
+            }
+        )
     scheduler = Scheduler(
         block_manager,
         max_seqs=settings.max_seqs,

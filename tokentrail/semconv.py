@@ -199,6 +199,30 @@ durations are those of the choice."""
 STEP: Final = "tokentrail.step"
 """Step number, counted from 0 in each engine process: joins a token to the step that made it."""
 PHASE_NAME: Final = "tokentrail.phase.name"
+PHASE_TOKENS: Final = "tokentrail.phase.tokens"
+"""Tokens that a prefill phase computes of its own request; without it, those of the prompt that no cache had."""
+
+LIMIT_PREFIX: Final = "tokentrail.engine."
+
+
+class Limit(StrEnum):
+    """What an engine may do at once, told once a start: attributes `tokentrail.engine.<name>` of `COLD_START_SPAN`."""
+
+    MAX_SEQS = "max_seqs"
+    """Sequences in one step."""
+    MAX_BATCHED_TOKENS = "max_batched_tokens"
+    """Tokens in one step."""
+    BLOCK_SIZE = "block_size"
+    """Tokens in a block of the KV cache."""
+    KV_BLOCKS = "kv_blocks"
+    WATERMARK_BLOCKS = "watermark_blocks"
+    """Blocks that stay free for each running sequence when another one is admitted."""
+    CHUNKED_PREFILL = "chunked_prefill"
+    """A prompt may be computed in several steps."""
+    PREFIX_CACHING = "prefix_caching"
+    POLICY = "policy"
+    """The order in which requests are admitted, such as `fcfs` or `priority`."""
+
 
 STEP_PREFILL_TOKENS: Final = "tokentrail.step.prefill_tokens"
 STEP_DECODE_TOKENS: Final = "tokentrail.step.decode_tokens"

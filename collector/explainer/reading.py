@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.causes.columns import Columns
+from collector.causes.columns import Columns, Limits
 from collector.query.template import render
 from collector.store.insert import behind_inserts
 from collector.store.store import Store
@@ -67,6 +67,7 @@ class Happened:
     phases: Columns
     steps: Columns
     copies: Columns
+    limits: Limits
 
 
 def happened(store: Store, processes: Sequence[Process]) -> Iterator[tuple[Process, Happened]]:
@@ -108,6 +109,8 @@ def _read(store: Store, batch: Sequence[Process]) -> Iterator[tuple[Process, Hap
 
     requests, steps = _ByProcess(rows("requests", _REQUESTS)), _ByProcess(rows("steps", _STEPS))
     copies = _ByProcess(rows("copies", _COPIES))
+    told = store.query(render("explain/limits", {}), parameters, SETTINGS).result_rows
+    limits = {process: Limits(*numbers) for process, *numbers in told}
     phases = np.sort(rows("phases", _PHASE_ROWS), order="key")
     for process in batch:
         own = requests.of(process.key)
@@ -118,6 +121,7 @@ def _read(store: Store, batch: Sequence[Process]) -> Iterator[tuple[Process, Hap
                 _named(phases[_places(phases["key"], own["key"])]),
                 _columns(steps.of(process.key)),
                 _columns(copies.of(process.key)),
+                limits.get(process.key, Limits()),
             ),
         )
 

@@ -30,10 +30,13 @@ from collector.store.store import Store
 logger = logging.getLogger(__name__)
 
 _ROUND_S: Final = 10.0
-"""Between two rounds: each reads the steps again in which its requests ran."""
-_MOST_SHARE: Final = 0.25
-"""The pause behind a round makes its time no larger share than this."""
+"""Between two rounds, at least: each costs 0.1 s, and reads the steps again in which its requests ran."""
+_USUAL_SHARE: Final = 0.02
+_CATCHING_UP_SHARE: Final = 0.25
+"""The pause behind a round makes its time no larger share than this, of a collector that is up to date, or behind."""
+_LONGEST_ROUND_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 120.0
+"""While the store answers with errors."""
 _MOST_REQUESTS: Final = 20_000
 """Most requests that are explained together, unless one segment has more."""
 _ENOUGH_REQUESTS: Final = 300
@@ -129,7 +132,9 @@ class Explainer(ThreadStage):
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
                 took_s = time.monotonic() - began_s
-                pause_s = max(_ROUND_S if done else 0.0, took_s * (1 / _MOST_SHARE - 1))
+                pause_s = took_s * (1 / _CATCHING_UP_SHARE - 1)
+                if done:
+                    pause_s = max(pause_s, _ROUND_S, min(took_s * (1 / _USUAL_SHARE - 1), _LONGEST_ROUND_S))
 
     def _explain(self, segments: Sequence[Segment], *, final: bool) -> None:
         """Explain segments together. What the store refuses is tried in halves, and a segment alone a few times."""
@@ -218,6 +223,7 @@ class Explainer(ThreadStage):
             found.phases,
             found.steps,
             kv_events=found.copies,
+            limits=found.limits,
             reference=stored.model if stored else None,
         )
         parts.put(rows, explained, place, stored.at_s if stored else 0)

@@ -97,7 +97,7 @@ class Observer:
                     self._transferring.add(request)
                     request.trail.phase(Phase.KV_TRANSFER, start_ns)
                 else:
-                    request.trail.phase(Phase.PREFILL, start_ns)
+                    request.trail.phase(Phase.PREFILL, start_ns, tokens=_computed_again(request))
             request.scheduled_ns = request.scheduled_ns or start_ns
         self.latencies.cached_tokens += plan.cached_prompt_tokens
         self.latencies.preemptions += len(plan.preempted)
@@ -118,7 +118,7 @@ class Observer:
         )
         if not transfer.to_host and request in self._transferring:
             self._transferring.remove(request)
-            request.trail.phase(Phase.PREFILL, end_ns)
+            request.trail.phase(Phase.PREFILL, end_ns, tokens=_computed_again(request))
 
     def taken_in(self, sequence: Sequence, prefilled: Prefilled, *, taken: bool, step: int) -> None:
         """Another engine computed a prompt; its keys and values arrived, and were kept unless the host had no room."""
@@ -242,6 +242,13 @@ class Observer:
     def close(self) -> bool:
         """Send the spans that are left; False when some could not be delivered in time."""
         return self._trail.shutdown()
+
+
+def _computed_again(request: Request) -> int | None:
+    """Tokens that the sequences of a request compute that was scheduled before; of the first time, the prompt tells."""
+    if not request.scheduled_ns:
+        return None
+    return sum(len(one.token_ids) - one.num_computed_tokens for one in _running(request))
 
 
 def _running(request: Request) -> set[Sequence]:

@@ -43,6 +43,7 @@ def named_on_the_page_of(file):
 def known():
     phases = {semconv.PHASE_TIME_PREFIX + phase for phase in semconv.Phase}
     phases |= {semconv.WAIT_TIME_PREFIX + reason for reason in semconv.Wait}
+    phases |= {semconv.LIMIT_PREFIX + limit for limit in semconv.Limit}
     prefixes = {semconv.COLD_START_SPAN + "."}
     return constants() | SPANS | phases | prefixes
 
@@ -67,6 +68,8 @@ def test_every_wire_name_of_a_table_is_read():
         semconv.TOKEN_INDEX,
         semconv.OLD_TOKEN_INDEX,
         semconv.PHASE_NAME,
+        semconv.PHASE_TOKENS,
+        *(semconv.LIMIT_PREFIX + limit for limit in semconv.Limit),
         semconv.KV_BLOCKS,
         semconv.KV_REASON,
         semconv.TENANT,

@@ -42,7 +42,6 @@ ALLOWED = {
     "collector": {
         "collector",
         "tokentrail.shared.folders",
-        "tokentrail.shared.formatting",
         "tokentrail.shared.hosts",
         "tokentrail.shared.http_protocol",
         "tokentrail.shared.open_files",
@@ -61,7 +60,6 @@ ALLOWED = {
         "collector.slo",
         "collector.sql",
         "tokentrail.semconv",
-        "tokentrail.shared.formatting",
     },
     "collector/query": {"collector.query", "collector.sql", "collector.store"},
     "alerts": {"alerts", "collector.slo", "tokentrail.shared.folders"},

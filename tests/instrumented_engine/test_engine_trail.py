@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tokentrail import Status
+from tokentrail import Status, semconv
 from tokentrail.testing import ManualClock, MemoryTrail
 
 from .support import make_engine, make_request, make_sequence, request_span, run_all, ticking
@@ -35,6 +35,23 @@ def test_phases_and_tokens_partition_the_request(trail):
         names = [name for _, _, name in phases]
         assert names[:3] == ["queued", "prefill", "decode"]
         assert names[3:] == ["preempted", "prefill", "decode"] * request.attributes.get("tokentrail.preemptions", 0)
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_prompts_and_what_is_computed_again_are_all_prompt_tokens_of_the_steps(prefix_caching):
+    clock = ticking()
+    trail = MemoryTrail(clock=clock)
+    engine = make_engine(
+        trail, blocks=7, block_size=2, budget=8, clock=clock, scheduling={"prefix_caching": prefix_caching}
+    )
+    run_all(engine, [make_sequence(trail, range(1, 5), max_tokens=8, name=f"r{i}") for i in range(4)])
+    steps = sum(s.attributes["tokentrail.step.prefill_tokens"] for s in trail.spans("tokentrail.step"))
+    told = [span.attributes.get(semconv.PHASE_TOKENS) for span in trail.spans(semconv.PHASE_SPAN)]
+    again = [tokens for tokens in told if tokens is not None]
+    requests = [request_span(trail, f"r{i}").attributes for i in range(4)]
+    first = sum(r["gen_ai.usage.input_tokens"] - r.get("gen_ai.usage.cache_read.input_tokens", 0) for r in requests)
+    assert len(again) == engine._observer.latencies.preemptions > 0
+    assert first + sum(again) == steps
 
 
 def test_phases_change_at_the_stamps_of_steps_and_tokens():

@@ -1,4 +1,4 @@
-"""The engine on CUDA gives the results of the one on a CPU; skipped where there is no CUDA."""
+"""The same engine on CUDA; skipped where there is none."""
 
 import pytest
 import torch

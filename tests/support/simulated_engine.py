@@ -138,7 +138,7 @@ class _Answer:
         self.marks, self.tokens, self.attributes = [], [], {}
         self.end_ns = self.cached = None
 
-    def phase(self, phase, at_ns):
+    def phase(self, phase, at_ns, *, tokens=None):
         self.marks.append((phase, at_ns))
 
     def choice(self, _):

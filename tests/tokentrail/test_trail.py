@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.tokentrail.support import MS, T0, US, start
 from tokentrail import KvEvent, Phase, Status, Trail, semconv
+from tokentrail.semconv import Limit
 from tokentrail.testing import MemoryTrail
 
 
@@ -253,6 +254,39 @@ def test_a_cold_start_and_its_phases(trail, clock):
     assert load.attributes == {semconv.REQUEST_MODEL: "m"}
     assert warm.attributes[semconv.ERROR_TYPE] == cold_span.attributes[semconv.ERROR_TYPE] == "MemoryError"
     assert cold_span.message.status.code == StatusCode.ERROR.value
+
+
+def test_a_cold_start_tells_the_limits_that_are_known_and_sensible(trail):
+    with trail.cold_start("m") as cold, cold.phase("load_weights"):
+        cold.limits({Limit.MAX_SEQS: 64, Limit.BLOCK_SIZE: -1, Limit.KV_BLOCKS: None, Limit.CHUNKED_PREFILL: True})
+        cold.limits({Limit.POLICY: "fcfs", Limit.PREFIX_CACHING: False, Limit.MAX_BATCHED_TOKENS: 2**63})
+    (whole,), (part,) = trail.spans(semconv.COLD_START_SPAN), trail.spans("tokentrail.cold_start.load_weights")
+    assert whole.attributes == {
+        semconv.REQUEST_MODEL: "m", "tokentrail.engine.max_seqs": 64, "tokentrail.engine.chunked_prefill": True,
+        "tokentrail.engine.policy": "fcfs", "tokentrail.engine.prefix_caching": False,
+    }  # fmt: skip
+    assert part.attributes == {semconv.REQUEST_MODEL: "m"}
+
+
+def test_a_prefill_tells_the_tokens_that_it_computes_where_the_prompt_does_not(trail):
+    request = start(trail, arrival_ns=T0)
+    marks = [(Phase.PREFILL, 1, None), (Phase.DECODE, 2, None), (Phase.PREEMPTED, 3, None), (Phase.PREFILL, 4, 70),
+             (Phase.DECODE, 5, 9)]  # fmt: skip
+    for phase, at, tokens in marks:
+        request.phase(phase, T0 + at * MS + 1, tokens=tokens)
+    request.end(T0 + 6 * MS)
+    spans = sorted(trail.spans(semconv.PHASE_SPAN), key=lambda span: span.start_ns)
+    found = [(s.attributes[semconv.PHASE_NAME], s.attributes.get(semconv.PHASE_TOKENS)) for s in spans]
+    assert found == [("queued", None), ("prefill", None), ("decode", None), ("preempted", None), ("prefill", 70),
+                     ("decode", None)]  # fmt: skip
+
+
+def test_tokens_of_a_phase_that_are_no_count_are_left_out(tolerant):
+    trail = tolerant
+    request = start(trail, arrival_ns=T0)
+    request.phase(Phase.PREFILL, T0 + MS, tokens=-5)
+    request.end(T0 + 6 * MS)
+    assert [semconv.PHASE_TOKENS in span.attributes for span in trail.spans(semconv.PHASE_SPAN)] == [False, False]
 
 
 @st.composite

@@ -32,6 +32,9 @@ class Table(NamedTuple):
 
 
 _CLIENT: Final = SpanKind.CLIENT  # a member takes long to look up
+_PREFILL: Final = Phase.PREFILL
+_Phases = defaultdict[tuple[Phase, bool], list[int]]
+"""By phase, and whether the tokens that it computed are told."""
 
 
 class EndedRequests:
@@ -56,7 +59,7 @@ class EndedRequests:
         bench = self._bench
         rows = bench.slots.rows_of(requests)
         table = Table([], [], [], [], [])
-        phases: defaultdict[Phase, list[int]] = defaultdict(list)  # row, start, end of each
+        phases: _Phases = defaultdict(list)  # row, start, end of each, and the tokens where they are told
         for request, row, emitted in zip(requests, rows, bench.slots.release(requests), strict=True):
             bench.take_break()
             try:
@@ -64,10 +67,10 @@ class EndedRequests:
             except Exception as error:
                 bench.lost[MALFORMED] += 1
                 bench.guard.failed("building a span", error)
-        return self._request_blocks(table) + [self._phase_block(*intervals) for intervals in phases.items()]
+        return self._request_blocks(table) + [self._phase_block(*kind, some) for kind, some in phases.items()]
 
     def _add(
-        self, request: RequestTrail, row: int, emitted: Emitted, table: Table, phases: defaultdict[Phase, list[int]]
+        self, request: RequestTrail, row: int, emitted: Emitted, table: Table, phases: _Phases
     ) -> None:
         ended, arrival = request.ended, request.started.arrival_ns
         assert ended is not None
@@ -91,8 +94,12 @@ class EndedRequests:
         table.ints.extend(ints)
         table.doubles.extend(doubles)
         table.tails.append(tail)
+        computed = getattr(request, "computed", None)
         for phase, start, stop in found[0]:
-            phases[phase] += (row, start, stop)
+            if computed and phase is _PREFILL and start in computed:
+                phases[phase, True] += (row, start, stop, computed[start])
+            else:
+                phases[phase, False] += (row, start, stop)
 
     def _weight(self, request: RequestTrail, row: int, emitted: Emitted, end: int, *, preempted: bool) -> float | None:
         if self._sampling is None:
@@ -129,14 +136,14 @@ class EndedRequests:
             blocks.append(self._bench.fill(columns, "", keys, (), seconds, tails, slots.behind[mine]))
         return blocks
 
-    def _phase_block(self, phase: Phase, intervals: list[int]) -> Block:
+    def _phase_block(self, phase: Phase, has_tokens: bool, intervals: list[int]) -> Block:
         bench, slots = self._bench, self._bench.slots
-        rows, starts, ends = np.array(intervals).reshape(-1, 3).T
+        rows, starts, ends, *tokens = np.array(intervals).reshape(-1, 3 + has_tokens).T
         trace = slots.trace_high[rows], slots.trace_low[rows]
-        columns = Columns(trace, bench.span_ids(len(rows)), slots.span[rows], starts, ends)
-        return bench.fill(
-            columns, semconv.PHASE_SPAN, texts=((semconv.PHASE_NAME, str(phase)),), behind=slots.behind[rows]
-        )
+        columns = Columns(trace, bench.span_ids(len(rows)), slots.span[rows], starts, ends, tokens)
+        keys = [semconv.PHASE_TOKENS] if has_tokens else []
+        texts = ((semconv.PHASE_NAME, str(phase)),)
+        return bench.fill(columns, semconv.PHASE_SPAN, keys, texts, behind=slots.behind[rows])
 
 
 def _seen_from_outside(request: RequestTrail, ended: RequestEnd) -> bool:

@@ -171,7 +171,7 @@ def announcement_tail(started: RequestStart) -> bytes:
 
 def cold_start_span(cold: ColdStartSpan) -> Span:
     """A cold start, or a sub-phase of one as its child."""
-    attributes = {semconv.REQUEST_MODEL: cold.model}
+    attributes = {semconv.REQUEST_MODEL: cold.model, **cold.limits}
     if cold.error_type:
         attributes[semconv.ERROR_TYPE] = cold.error_type
     return Span(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple
 
+from tokentrail._record.arguments import AttributeValue
 from tokentrail._record.records import Kind, Record
+from tokentrail.semconv import LIMIT_PREFIX, Limit
 
 
 class ColdStartSpan(NamedTuple):
@@ -21,6 +23,7 @@ class ColdStartSpan(NamedTuple):
     start: int
     end: int
     error_type: str
+    limits: Mapping[str, AttributeValue] = {}
 
 
 class ColdStart:
@@ -44,6 +47,7 @@ class ColdStart:
         self._new_span_id = new_span_id
         self._clock = clock
         self._start = start_ns
+        self._limits: dict[str, AttributeValue] = {}
 
     def __enter__(self) -> ColdStart:
         if self._start is None:
@@ -53,7 +57,15 @@ class ColdStart:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._emit("", self._span_id, 0, self._start or 0, self._clock(), _error_type(error))
+        self._emit("", self._span_id, 0, self._start or 0, self._clock(), _error_type(error), self._limits)
+
+    def limits(self, limits: Mapping[Limit, int | bool | str | None]) -> None:
+        """The limits that the engine starts with, of which the collector tells why requests wait; None is not known."""
+        self._limits |= {
+            f"{LIMIT_PREFIX}{name}": value
+            for name, value in limits.items()
+            if isinstance(value, bool | str) or (isinstance(value, int) and 0 <= value < 2**63)
+        }
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -70,8 +82,17 @@ class ColdStart:
         """Record a sub-phase that is over, with the times at which it began and ended (unix ns)."""
         self._emit(name, self._new_span_id(), self._span_id, start_ns, end_ns, "")
 
-    def _emit(self, phase: str, span_id: int, parent_id: int, start: int, end: int, error_type: str) -> None:
-        span = ColdStartSpan(self._model, phase, self._trace_id, span_id, parent_id, start, end, error_type)
+    def _emit(
+        self,
+        phase: str,
+        span_id: int,
+        parent_id: int,
+        start: int,
+        end: int,
+        error_type: str,
+        limits: Mapping[str, AttributeValue] = {},
+    ) -> None:
+        span = ColdStartSpan(self._model, phase, self._trace_id, span_id, parent_id, start, end, error_type, limits)
         self._record((Kind.COLD, span))
 
 

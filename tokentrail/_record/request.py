@@ -13,6 +13,7 @@ from typing import Any, Final
 from opentelemetry.context import Context, attach
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
 
+from tokentrail._host.clock import floored
 from tokentrail._host.guard import Guard
 from tokentrail._record import arguments, propagation
 from tokentrail._record.arguments import AttributeValue, Misuse, RequestEnd, RequestStart
@@ -40,7 +41,11 @@ class RequestTrail(Recipient):
     A request is known by its object. A copy, also one that was pickled, is not the request: its tokens are refused.
     """
 
-    __slots__ = ("__weakref__", "_choices", "_token", "ended", "lost", "marks", "span_id", "started", "trace_id")
+    __slots__ = (
+        "__weakref__", "_choices", "_token", "computed", "ended", "lost", "marks", "span_id", "started", "trace_id",
+    )  # fmt: skip
+    computed: dict[int, int]
+    """Tokens that prefill phases compute, by the start of the phase; not there without any."""
 
     def __init__(self, trace_id: int, span_id: int, started: RequestStart, host: Host) -> None:
         self.slot, self._host = FOREIGN_SLOT, host  # as `Recipient`, without a call
@@ -83,13 +88,23 @@ class RequestTrail(Recipient):
         if self.trace_id:
             propagation.inject(headers, set_span_in_context(NonRecordingSpan(self.span_context)))
 
-    def phase(self, phase: Phase, at_ns: int | None = None) -> None:
+    def phase(self, phase: Phase, at_ns: int | None = None, *, tokens: int | None = None) -> None:
         """Enters `phase` and leaves the one before; a request arrives in `QUEUED`. A stamp before the last one is moved
         to it, a stamp after the end to the end, so that the phases partition [arrival, end].
 
         Phases need not be named: without any, PREFILL lasts from the arrival to the first token, then comes DECODE.
+
+        `tokens`: what a PREFILL computes, if that is not the prompt without its cached tokens: after a preemption.
         """
-        self.marks.append((phase, self._host.clock() if at_ns is None else at_ns))
+        at = self._host.clock() if at_ns is None else at_ns
+        self.marks.append((phase, at))
+        if tokens is not None:
+            self._computes(at, tokens)
+
+    def _computes(self, at_ns: int, tokens: int) -> None:
+        known = arguments.count(tokens, "tokens of a phase", self._host.misuse)
+        if known is not None and isinstance(at_ns, int):
+            self.computed = getattr(self, "computed", {}) | {floored(at_ns): known}
 
     def choice(self, index: int) -> Recipient:
         """One of several answers that the request gets (`n` > 1), counted from 0. It takes the place of the request in
@@ -242,7 +257,7 @@ class UnrecordedRequest(RequestTrail):
         super().__init__(trace_id, span_id, _NO_START, _NO_HOST)
         self.slot = NO_SLOT
 
-    def phase(self, phase: Phase, at_ns: int | None = None) -> None:
+    def phase(self, phase: Phase, at_ns: int | None = None, *, tokens: int | None = None) -> None:
         """Does nothing."""
 
     def token(self, count: int = 1, at_ns: int | None = None) -> None:
@@ -273,7 +288,7 @@ class CopiedRequest(RequestTrail):
     def __init__(self, trace_id: int, span_id: int, misuse: Misuse | None = None) -> None:
         super().__init__(trace_id, span_id, _NO_START, _NO_HOST._replace(misuse=misuse or _OF_NO_TRAIL.misuse))
 
-    def phase(self, phase: Phase, at_ns: int | None = None) -> None:
+    def phase(self, phase: Phase, at_ns: int | None = None, *, tokens: int | None = None) -> None:
         """Is ignored and counted."""
         self._refuse("a phase")
 

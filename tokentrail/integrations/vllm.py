@@ -24,6 +24,7 @@ from tokentrail import Status, Trail, now_ns, semconv
 from tokentrail.integrations.process import engine_trail, process_start_ns, siblings_name, wanted
 from tokentrail.integrations.recorder import EngineRecorder, activate
 from tokentrail.integrations.vllm_signatures import EVENTS, missing_in
+from tokentrail.semconv import Limit
 
 logger = logging.getLogger(__name__)
 
@@ -186,6 +187,7 @@ class Hooks:
         with self.recorder.trail().cold_start(self.recorder.model, start_ns=began) as cold:
             cold.passed("api_server", began, _LOADED_NS)
             cold.passed("engine_core", _LOADED_NS, now_ns())
+            cold.limits(_limits(self._config))
 
     def added(
         self,
@@ -362,6 +364,19 @@ def _asked(params: Any) -> dict[str, Any]:
         semconv.REQUEST_STREAM: getattr(params.output_kind, "name", "") != "FINAL_ONLY",
     }
     return {key: value for key, value in asked.items() if value is not None}
+
+
+def _limits(vllm_config: Any) -> dict[Limit, Any]:
+    """What the engine may do at once; not known where a release has no such setting. Its steps tell the KV blocks."""
+    scheduler, cache = (getattr(vllm_config, name, None) for name in ("scheduler_config", "cache_config"))
+    return {
+        Limit.MAX_SEQS: getattr(scheduler, "max_num_seqs", None),
+        Limit.MAX_BATCHED_TOKENS: getattr(scheduler, "max_num_batched_tokens", None),
+        Limit.BLOCK_SIZE: getattr(cache, "block_size", None),
+        Limit.CHUNKED_PREFILL: getattr(scheduler, "enable_chunked_prefill", None),
+        Limit.PREFIX_CACHING: getattr(cache, "enable_prefix_caching", None),
+        Limit.POLICY: getattr(scheduler, "policy", None),
+    }
 
 
 def _served_name(vllm_config: Any) -> str:

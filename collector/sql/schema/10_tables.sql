@@ -145,7 +145,16 @@ CREATE TABLE IF NOT EXISTS cold_starts
     phase             LowCardinality(String),
     status            LowCardinality(String),                   -- ok | error
     error_type        LowCardinality(String),
-    segment           String                  CODEC(ZSTD)
+    segment           String                  CODEC(ZSTD),
+    -- What the engine may do at once, told by the row of the whole start. NULL, '': not told.
+    max_seqs          Nullable(UInt32),
+    max_batched_tokens Nullable(UInt32),
+    block_size        Nullable(UInt32),
+    kv_blocks         Nullable(UInt32),
+    watermark_blocks  Nullable(UInt32),
+    chunked_prefill   Nullable(Bool),
+    prefix_caching    Nullable(Bool),
+    policy            LowCardinality(String)                    -- fcfs | priority | static | …
 )
 ENGINE = MergeTree
 PARTITION BY toYYYYMM(start)

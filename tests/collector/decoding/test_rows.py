@@ -8,6 +8,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status as OtlpStatus
 from tests.collector.decoding.stored import SECOND, by_trace, insert, one, rows, times
 from tests.support.otlp import MS, T0, Request, token_body
 from tokentrail import semconv
+from tokentrail.semconv import Limit
 
 
 def test_tokens(store):
@@ -130,7 +131,9 @@ def test_status_is_what_the_request_says_or_else_the_span_status(store):
 
 def test_phases_steps_kv_events_and_cold_starts(store):
     request = Request()
-    request.span(semconv.PHASE_SPAN, parent=5, ns=30 * MS, attributes={semconv.PHASE_NAME: "prefill"})
+    request.span(
+        semconv.PHASE_SPAN, parent=5, ns=30 * MS, attributes={semconv.PHASE_NAME: "prefill", semconv.PHASE_TOKENS: 70}
+    )
     counts = {name: n for n, name in enumerate(semconv.STEP_ATTRIBUTES + semconv.STEP_DETAILS, start=1)}
     request.span(semconv.STEP_SPAN, ns=40 * MS, attributes=counts)
     attributes = {semconv.KV_BLOCKS: 4, semconv.KV_REASON: "preemption", semconv.STEP: 17}
@@ -139,8 +142,8 @@ def test_phases_steps_kv_events_and_cold_starts(store):
     request.span("tokentrail.cold_start", span=8, ns=3 * SECOND, attributes={semconv.REQUEST_MODEL: "small"})
     request.span("tokentrail.cold_start.load_weights", parent=8, ns=2 * SECOND)
     insert(store, request, "s")
-    assert rows(store, "phases", "request_span_id, toUnixTimestamp64Nano(start), name, duration_ns") == [
-        ((5).to_bytes(8, "big"), T0, "prefill", 30 * MS)
+    assert rows(store, "phases", "request_span_id, toUnixTimestamp64Nano(start), name, duration_ns, tokens") == [
+        ((5).to_bytes(8, "big"), T0, "prefill", 30 * MS, 70)
     ]
     assert store.query("SELECT * EXCEPT (start, process_tenant) FROM steps").result_rows == [
         ("chat", "i-1", "", 1, 40 * MS, *range(2, 21))
@@ -155,6 +158,23 @@ def test_phases_steps_kv_events_and_cold_starts(store):
         ("load_weights", 2 * SECOND, "tokentrail", "", "ok", "s"),
     ]
     assert rows(store, "spans") == []
+
+
+def test_the_limits_of_an_engine_stand_in_its_start(store):
+    request = Request()
+    limits = {
+        Limit.MAX_SEQS: 64, Limit.MAX_BATCHED_TOKENS: 512, Limit.BLOCK_SIZE: 16, Limit.KV_BLOCKS: 600,
+        Limit.WATERMARK_BLOCKS: 2, Limit.CHUNKED_PREFILL: True, Limit.PREFIX_CACHING: False, Limit.POLICY: "fcfs",
+    }  # fmt: skip
+    told = {semconv.LIMIT_PREFIX + name: value for name, value in limits.items()}
+    request.span("tokentrail.cold_start", span=8, attributes=told)
+    odd = {f"{semconv.LIMIT_PREFIX}{name}": value for name, value in ((Limit.MAX_SEQS, -1), (Limit.PREFIX_CACHING, 7))}
+    request.span("tokentrail.cold_start", span=9, attributes=odd)
+    insert(store, request, "s")
+    assert sorted(rows(store, "cold_starts", ", ".join(Limit)), key=str) == [
+        (64, 512, 16, 600, 2, True, False, "fcfs"),
+        (None, None, None, None, None, None, None, ""),
+    ]
 
 
 def test_an_announcement_is_of_the_request_that_will_follow(store):

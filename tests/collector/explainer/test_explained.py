@@ -5,7 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from collector.causes.explain import UNKNOWN_US
+from collector.causes.columns import Limits
+from collector.causes.explain import UNKNOWN_US, explain_process
 from collector.causes.learn import learn
 from collector.causes.names import PARTS
 from collector.explainer.rows import rounded
@@ -145,6 +146,25 @@ def test_a_model_is_learned_from_ten_minutes_that_are_over_and_once(traffic, exp
     assert sorted(m[3] for m in models) == [count for (count,) in steps if count >= 50]
     explainer.run_once()
     assert rows.store.query("SELECT count() FROM step_models").result_rows == [(len(models),)]
+
+
+def test_limits_are_those_of_the_last_start_of_the_process(traffic, explainer, rows, monkeypatch):
+    given = []
+
+    def noted(*tables, limits, **more):
+        given.append(limits)
+        return explain_process(*tables, limits=limits, **more)
+
+    monkeypatch.setattr("collector.explainer.stage.explain_process", noted)
+    traffic()
+    now = time.time_ns()
+    for ago_s, told in ((900, (64, 512)), (800, (32, None)), (-100, (1, 1))):
+        limits = dict(zip(("max_seqs", "max_batched_tokens"), told, strict=True))
+        rows.cold_start(start=now - ago_s * SECOND, duration=SECOND, **limits)
+        rows.cold_start(start=now - ago_s * SECOND, duration=SECOND, phase="load_weights", max_seqs=7)
+        rows.cold_start(start=now - ago_s * SECOND, duration=SECOND, instance="i-2", max_seqs=8)
+    explainer.run_once()
+    assert given == [Limits(32, 512)]
 
 
 def test_parts_keep_their_sums_when_they_are_rounded():

@@ -8,6 +8,7 @@ import pytest
 from tests.tokentrail.support import MS, T0
 from tokentrail import semconv
 from tokentrail.integrations import recorder
+from tokentrail.semconv import Limit
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 FIRST = (("QUEUED", 2), ("SCHEDULED", 4))
@@ -360,6 +361,20 @@ def test_the_clock_of_another_host_is_found_from_the_fastest_message(vllm):
     [row] = v.rows()
     assert v.phases(row) == [("queued", 10.5), ("decode", 5.5), ("preempted", 13)]
     assert [round((s.end_ns - T0) / MS, 1) for s in v.steps()] == [10.5, 21]
+
+
+def test_a_start_tells_the_limits_of_the_engine_that_this_release_has(vllm):
+    scheduler = SimpleNamespace(
+        max_num_seqs=256, max_num_batched_tokens=2048, enable_chunked_prefill=True, policy="fcfs"
+    )
+    cache = SimpleNamespace(num_gpu_blocks=101, block_size=16)
+    v = vllm(scheduler_config=scheduler, cache_config=cache)
+    [whole] = v.trails[0].spans(semconv.COLD_START_SPAN)
+    told = {name.removeprefix(semconv.LIMIT_PREFIX): value for name, value in whole.attributes.items()}
+    assert {Limit(name): told.get(name) for name in Limit} == {
+        "max_seqs": 256, "max_batched_tokens": 2048, "block_size": 16, "kv_blocks": None, "watermark_blocks": None,
+        "chunked_prefill": True, "prefix_caching": None, "policy": "fcfs",
+    }  # fmt: skip
 
 
 def test_a_start_lasts_from_the_process_s_start_to_the_first_logger(vllm):

@@ -146,13 +146,15 @@ FROM tokentrail_spans
 WHERE claim IN ('tokentrail.request.open', 'tokentrail.request');
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_phases TO phases AS
+WITH $reported AS reported, $counted AS counted
 SELECT
     toStartOfMinute(end) AS minute,
     trace_id,
     toFixedString(parent_span_id, 8) AS request_span_id,
     start,
     text['tokentrail.phase.name'] AS name,
-    duration_ns
+    duration_ns,
+    counted('tokentrail.phase.tokens') AS tokens
 FROM tokentrail_spans
 WHERE claim = 'tokentrail.phase';
 
@@ -207,6 +209,10 @@ FROM tokentrail_events
 WHERE startsWith(claim, 'tokentrail.kv.');
 
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_cold_starts TO cold_starts AS
+WITH
+    $reported AS reported,
+    $counted AS counted,
+    (limit -> if(mapContains(number, limit) AND number[limit] IN (0, 1), number[limit] = 1, NULL)) AS switched
 SELECT
     start, duration_ns, trace_id, span_id, parent_span_id,
     if(resource['tokentrail.engine'] = '', 'tokentrail', resource['tokentrail.engine']) AS engine,
@@ -215,6 +221,14 @@ SELECT
     substring(name, length('tokentrail.cold_start.') + 1) AS phase,
     if(status_code = 2, 'error', 'ok') AS status,
     text['error.type'] AS error_type,
-    getSetting('insert_deduplication_token') AS segment
+    getSetting('insert_deduplication_token') AS segment,
+    counted('tokentrail.engine.max_seqs') AS max_seqs,
+    counted('tokentrail.engine.max_batched_tokens') AS max_batched_tokens,
+    counted('tokentrail.engine.block_size') AS block_size,
+    counted('tokentrail.engine.kv_blocks') AS kv_blocks,
+    counted('tokentrail.engine.watermark_blocks') AS watermark_blocks,
+    switched('tokentrail.engine.chunked_prefill') AS chunked_prefill,
+    switched('tokentrail.engine.prefix_caching') AS prefix_caching,
+    text['tokentrail.engine.policy'] AS policy
 FROM tokentrail_events
 WHERE claim = 'tokentrail.cold_start';
