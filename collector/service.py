@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI
 
@@ -30,7 +31,7 @@ from collector.exposition.filled import FilledTables
 from collector.exposition.present import Processes
 from collector.http_server import HttpServer
 from collector.measure.reader import Reader, Source
-from collector.measure.slos import evaluate
+from collector.measure.slos import SloOut, evaluate
 from collector.measure.window import Window
 from collector.query.queries import Queries
 from collector.receive.buffer import Buffer
@@ -224,7 +225,6 @@ def build_api(
     queries = Queries(store, query_settings)
     times = clock, heard_until, complete_until
     source = Source(queries, tuple(slos), windows, lost_after_ns, *times, counters.given_up_ns)
-    own = replace(source, queries=own_queries)
     usage = Usage(store, data_dir, lambda: of_scrapes)
     live = Live(
         counters,
@@ -232,7 +232,7 @@ def build_api(
         own_queries,
         usage,
         slos,
-        lambda: evaluate(Reader(own, ""), slos, Window(0, clock(), TRUE)),
+        _evaluation(source, store, of_scrapes),
         clock=clock,
         heard_until=heard_until,
         shared_store=not store.embedded,
@@ -250,6 +250,21 @@ def build_api(
         metrics_without_key=metrics_without_key,
     )
     return app, live
+
+
+def _evaluation(source: Source, store: Store, settings: Mapping[str, Any]) -> Callable[[], list[SloOut]]:
+    """A function that evaluates all SLOs at the moment of the call.
+
+    The queries of a call share a comment, by which they read the versions of all days once (`Queries.versions`).
+    """
+    calls, comment = count(1), {"log_comment": ""}
+    own = replace(source, queries=Queries(store, lambda: {**settings, **comment}))
+
+    def evaluated() -> list[SloOut]:
+        comment["log_comment"] = f"tokentrail evaluation {next(calls)}"
+        return evaluate(Reader(own, ""), own.slos, Window(0, own.clock(), TRUE))
+
+    return evaluated
 
 
 def open_access(settings: Settings, hosts: Sequence[str]) -> Access:

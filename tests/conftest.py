@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# A shell without job control lets what it starts in the background ignore Ctrl-C, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # The imports of all files make objects that stay: the collector would look at them again and again.
 gc.disable()
 
@@ -36,27 +40,57 @@ def memory(folder: Path = Path("/dev/shm"), *, least: int = 2 * 2**30) -> Path |
 if "TMPDIR" not in os.environ and (in_memory := memory()):
     os.environ["TMPDIR"] = tempfile.tempdir = str(in_memory)
 
-SLOW = (
+PROCESSES = (
     "dashboard/test_pages.py",
+    "e2e",
     "dashboard/test_away.py",
-    "e2e/test_demo.py",
-    "collector/test_migrations.py",
-    "collector/test_migrations_at_once.py",
-    "e2e/test_trail.py",
     "collector/test_two_collectors.py",
+    "collector/access/test_hostile_tenants.py",
     "collector/test_cluster.py",
-    "collector/backup",
-    "collector/metrics",
-    "collector/access/test_tenants.py",
     "collector/test_server_store.py",
-    "collector/test_connections.py",
-    "instrumented_engine/test_smollm.py",
-    "collector/test_remembered_answers.py",
-    "collector/test_outages.py",
+    "collector/test_oracle.py",
     "collector/test_process.py",
+    "collector/test_migrations_at_once.py",
     "collector/test_power_cut.py",
     "collector/causes/test_faults.py",
     "collector/test_data_dir.py",
+    "collector/backup/test_live.py",
+    "collector/backup/test_command.py",
+    "collector/samples/test_end_to_end.py",
+    "dashboard/test_login.py",
+    "instrumented_engine/test_smollm.py",
+    "instrumented_engine/test_process.py",
+    "contract/test_wheel.py",
+    "tokentrail/test_cli_ask.py",
+    "alerts/test_rules.py",
+    "alerts/test_packs.py",
+    "examples",
+    "deploy",
+    "collector/access/test_exposed.py",
+    "collector/access/test_forged_processes.py",
+    "alerts/test_prometheus.py",
+    "collector/test_outages_live.py",
+    "collector/test_connections.py",
+    "collector/test_signals.py",
+    "contract/test_docs.py",
+    "collector/engines/test_vllm.py",
+    "tokentrail/test_process.py",
+    "tokentrail/test_with_collector.py",
+    "tokentrail/integrations/test_with_collector.py",
+    "collector/test_api_otlp.py",
+    "alerts/test_alertmanager.py",
+    "alerts/test_command.py",
+    "contract/test_suite.py",
+)
+"""Files and folders that start processes or browsers, or load real models, the longest first."""
+
+STORES = (
+    "collector/test_migrations.py",
+    "collector/metrics",
+    "collector/access/test_tenants.py",
+    "collector/backup",
+    "collector/test_remembered_answers.py",
+    "collector/test_outages.py",
     "collector/test_api_incidents.py",
     "collector/test_api_burns.py",
     "collector/test_api_engines.py",
@@ -65,38 +99,22 @@ SLOW = (
     "collector/samples/test_over_time.py",
     "collector/writing",
     "collector/decoding",
-    "contract/test_wheel.py",
-    "instrumented_engine/test_process.py",
     "collector/test_api_verdicts.py",
-    "tokentrail/test_cli_ask.py",
-    "alerts/test_rules.py",
-    "examples",
-    "alerts/test_packs.py",
-    "deploy",
-    "collector/access/test_exposed.py",
-    "collector/access/test_forged_processes.py",
-    "collector/access/test_hostile_tenants.py",
-    "alerts/test_prometheus.py",
-    "collector/test_outages_live.py",
-    "collector/test_signals.py",
-    "collector/samples/test_end_to_end.py",
-    "contract/test_docs.py",
-    "collector/engines/test_vllm.py",
-    "tokentrail/test_process.py",
-    "tokentrail/test_with_collector.py",
-    "tokentrail/integrations/test_with_collector.py",
-    "collector/test_api_otlp.py",
     "collector/test_logs.py",
     "collector/test_api_goodput.py",
-    "alerts/test_alertmanager.py",
-    "alerts/test_command.py",
-    "contract/test_suite.py",
+    "alerts/test_benchmark.py",
 )
-"""Files and folders that start processes, stores, browsers or real models, the longest first: the table after a run
-shows which these are. `make test-fast` skips them, and the tests elsewhere that use one of STARTING."""
+"""Files and folders that open a store, the longest first."""
 
-STARTING = {"collector", "engine_store", "module_store", "node", "prometheus", "smollm", "stack", "wheel"}
-"""Fixtures that start a process, open a store or load a real model."""
+SLOW = (*PROCESSES, *STORES)
+"""The order of the long files: the table after a run shows which these are. `make test-fast` skips them, and the tests
+elsewhere that use a fixture of STARTING or OPENING. `make test-stores` skips PROCESSES and fixtures of STARTING."""
+
+STARTING = {"collector", "node", "prometheus", "smollm", "stack", "wheel"}
+"""Fixtures that start a process or load a real model."""
+
+OPENING = {"engine_store", "module_store"}
+"""Fixtures that open a store."""
 
 MODELS = (
     "test_beams.py",
@@ -134,18 +152,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileS
     return _Scheduling(config, log)
 
 
+LEFT_OUT = {"not slow": SLOW, "not slow or store": PROCESSES}
+"""What `make test-fast` and `make test-stores` select, and the files of which they need not import one."""
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves the files of SLOW out of `make test-fast`: each worker would import them, and run none of their tests."""
-    if config.option.markexpr != "not slow" or not collection_path.is_relative_to(ROOT):
+    """Leaves files out of which no test is selected: each worker would import them."""
+    left_out = LEFT_OUT.get(config.option.markexpr, ())
+    if not left_out or not collection_path.is_relative_to(ROOT):
         return None
-    return collection_path.relative_to(ROOT).as_posix() in SLOW or None
+    return collection_path.relative_to(ROOT).as_posix() in left_out or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks slow tests, and puts the files of SLOW first: a long file that starts last leaves other workers idle."""
     for item in items:
-        if _rank(item) < len(SLOW) or STARTING & {*getattr(item, "fixturenames", ())}:
+        rank, fixtures = _rank(item), {*getattr(item, "fixturenames", ())}
+        if rank < len(SLOW) or (STARTING | OPENING) & fixtures:
             item.add_marker("slow")
+        opens = len(PROCESSES) <= rank < len(SLOW) or (rank == len(SLOW) and OPENING & fixtures)
+        if opens and not STARTING & fixtures:
+            item.add_marker("store")
     items.sort(key=_rank)
 
 

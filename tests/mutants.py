@@ -83,7 +83,7 @@ def mutations(file: Path) -> Iterator[Mutation]:
 
 
 def draw(files: Iterable[Path], seed: int, count: int, rooms: list[str]) -> list[Mutation]:
-    """So many mutations, from each room in turn."""
+    """A number of mutations, from each room in turn."""
     found = defaultdict(list)
     for room, file in ((str(file.parent), file) for file in files if file.parts[0] in PRODUCT):
         found[room] += mutations(file) if not rooms or room in rooms else []
@@ -96,7 +96,7 @@ def draw(files: Iterable[Path], seed: int, count: int, rooms: list[str]) -> list
 
 
 def tests_of(file: Path, texts: dict[Path, str]) -> list[str]:
-    """Those of its name, of its room, and quick ones that import it or else one of its importers."""
+    """Tests of a file: those of its name, of its room, and quick ones that import it or else one of its importers."""
     *room, parent, stem = file.with_suffix("").parts
     names = {f"test_{stem}.py", f"test_{stem}s.py", f"test_{parent}_{stem}.py"}
     tests = {test for test in texts if test.name.startswith("test_")}

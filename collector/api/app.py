@@ -18,6 +18,9 @@ from collector.access.access import OPEN, Access
 from collector.api import (
     admission,
     backup,
+    check,
+    compare,
+    differences,
     engines,
     goodput,
     incidents,
@@ -98,7 +101,20 @@ def create_app(
     errors = problems.responses(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
     )
-    parts = (summary, goodput, slos, requests, request, timeseries, engines, incidents, spans)
+    parts = (
+        summary,
+        compare,
+        check,
+        differences,
+        goodput,
+        slos,
+        requests,
+        request,
+        timeseries,
+        engines,
+        incidents,
+        spans,
+    )
     routers = [*(part.router(context) for part in parts), samples.router(context, status), overview.router(context)]
     for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
         app.include_router(router, prefix="/api/v1", responses=errors, dependencies=[Depends(given_once)])

@@ -46,7 +46,7 @@ async def given_once(request: Request) -> None:
     several = [name for name, n in Counter(name for name, _ in request.query_params.multi_items()).items() if n > 1]
     if several:
         (query,) = request.scope["route"].dependant.query_params
-        fields = query.field_info.annotation.model_fields
+        fields = {field.alias or name: field for name, field in query.field_info.annotation.model_fields.items()}
         for name in several:
             if name in fields and get_origin(fields[name].annotation) is not list:
                 raise bad_parameter(name, "is given more than once, and takes one value")

@@ -20,7 +20,7 @@ from collector.api.problems import bad_parameter
 from collector.measure import verdicts
 from collector.measure.answers import WindowOut
 from collector.measure.evaluation import open_requests
-from collector.measure.hops import listed_once, read_hops
+from collector.measure.hops import read_hops, without_doubles
 from collector.measure.in_flight import InFlight
 from collector.measure.reader import Reader
 from collector.measure.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
@@ -104,7 +104,7 @@ def router(ctx: Context) -> APIRouter:
             )
             window = replace(window, filter=all_of(window.filter, begins_so))
         if slo is None:  # an SLO selects one vantage, so that it counts each request once
-            window = listed_once(reader, window, query.vantage)
+            window = without_doubles(reader, window, query.vantage)
         if query.cause is not None:
             window = replace(window, filter=all_of(window.filter, _caused(query, window, reader.now_ns)))
         if query.status in ("in_flight", "lost"):
@@ -187,7 +187,7 @@ def _after(sort: Sort, last: Cursor) -> Fragment:
 
 def _not_ended(reader: Reader, window: Window, query: RequestsQuery, slo: Slo | None) -> dict[str, Any]:
     in_flight = open_requests(reader, window)
-    chosen = verdicts.open_wanted(in_flight, reader.slos, slo, query.verdict)
+    chosen = verdicts.in_flight_with_verdict(in_flight, reader.slos, slo, query.verdict)
     chosen &= in_flight.is_lost if query.status == "lost" else ~in_flight.is_lost
     order = sorted((int(in_flight.began_ns[i]), in_flight.key(i), i) for i in np.flatnonzero(chosen).tolist())
     last = cursor.read(query.cursor, query.sort)

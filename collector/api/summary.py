@@ -5,20 +5,37 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 
 from collector.api.context import Context
 from collector.api.parameters import WindowQuery
-from collector.measure.summary import Summary, summary
+from collector.api.problems import bad_parameter
+from collector.measure.summary import GroupedSummary, summary, summary_by
+from collector.slo.model import Dimension
+
+
+class SummaryQuery(WindowQuery):
+    """The column by which the summary tells requests apart."""
+
+    group_by: Dimension | None = Field(None, description="also the summary of each value of this column")
+    top: Annotated[int, Field(ge=1, le=100)] = Field(
+        30, description="values that have one, those with the most requests"
+    )
 
 
 def router(ctx: Context) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["requests"])
 
-    @routes.get("/summary")
-    def get_summary(query: Annotated[WindowQuery, Query()]) -> Summary:
+    @routes.get("/summary", response_model_exclude_unset=True)
+    def get_summary(query: Annotated[SummaryQuery, Query()]) -> GroupedSummary:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
         reader = ctx.reader()
-        return summary(reader, query.window(reader), query.vantage)
+        window = query.window(reader)
+        if query.group_by is not None:
+            return summary_by(reader, window, query.vantage, query.group_by, query.top)
+        if "top" in query.model_fields_set:
+            raise bad_parameter("top", "is a number of groups: give group_by=variant or another column too")
+        return GroupedSummary(**vars(summary(reader, window, query.vantage)))
 
     return routes

@@ -37,11 +37,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Requests:
-    """Requests by row. `first` is the end of TTFT: the first token, or the end of a request without one."""
+    """Requests by row. `first` is the end of TTFT: the first token, or the end of a request without one.
+
+    `ttft` and `e2e` are exact where the times are rounded: in a window of more than 104 days.
+    """
 
     start: Floats
     end: Floats
     first: Floats
+    ttft: Floats
+    e2e: Floats
     input: Floats
     output: Floats
     cached: Floats
@@ -146,11 +151,14 @@ def _ints(table: Columns, name: str, dtype: Any = np.int64) -> Any:
 def _requests(table: Columns, start: Ints, end: Ints) -> Requests:
     count = len(start)
     ttft = numbers(table, "ttft_ns", count)
-    whole = np.maximum(end - start, 0).astype(float)
+    e2e = np.maximum(end - start, 0).astype(float)
+    ttft = np.minimum(np.where(np.isnan(ttft), e2e, np.maximum(ttft, 0)), e2e)
     return Requests(
         start=start.astype(float),
-        end=start + whole,
-        first=start + np.minimum(np.where(np.isnan(ttft), whole, np.maximum(ttft, 0)), whole),
+        end=start + e2e,
+        first=start + ttft,
+        ttft=ttft,
+        e2e=e2e,
         input=numbers(table, "input_tokens", count),
         output=numbers(table, "output_tokens", count),
         cached=numbers(table, "cached_tokens", count, unknown=0.0),

@@ -119,7 +119,7 @@ class _Meanwhile:
         return "decode", features, ("alone", "batch", "others_prompts"), usable
 
     def prefill(self) -> tuple[str, Floats, tuple[str, ...], Bools]:
-        """The same for the prompt."""
+        """The phase of the prompt, its features, their causes, and the requests that tell something."""
         others = np.maximum(self._prompts["prefill"] - np.nan_to_num(self._own), 0)
         features = np.stack([np.ones(len(others)), self._own, others, self._beside["prefill"]], 1)
         usable = np.isfinite(self._own) & (self.time["prefill"] > 0)

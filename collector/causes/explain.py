@@ -125,8 +125,7 @@ def whole_us(ttft: Floats, rest: Floats, requests: Requests) -> tuple[NDArray[np
 
         parts 2.7 and 1.6 µs of 4.4 µs     1 µs and, the largest, 5 − 1 = 4 µs
     """
-    whole = np.minimum(np.ceil((requests.end - requests.start) / 1000), MOST_US)
-    first = np.minimum(np.ceil((requests.first - requests.start) / 1000), MOST_US)
+    whole, first = (np.minimum(np.ceil(ns / 1000), MOST_US) for ns in (requests.e2e, requests.ttft))
     wanted = requests.wanted[:, None]
     return _add_up(ttft, first, wanted), _add_up(rest, whole - first, wanted)
 

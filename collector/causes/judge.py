@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from collector.causes.columns import Floats, Traffic
 from collector.causes.learn import updated
 from collector.causes.model import FEATURES, StepModel
-from collector.causes.split import split
+from collector.causes.split import OUTLIER, law_of, split
 from collector.causes.timeline import Steps, line_up
 from collector.causes.work import Work, work
+
+_MOST_OUTLIERS: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -45,5 +48,13 @@ def judged(found: Traffic, reference: StepModel | None) -> Judged:
     steps = line_up(found)
     done = work(found, steps)
     model = reference or updated(found, steps, done, None)
-    model = model if model is not None and model.holds else None
+    if model is not None and not (model.holds and (reference is not None or _most_are_ordinary(model, steps, done))):
+        model = None
     return Judged(found, steps, done, model, split(found, steps, done, model))
+
+
+def _most_are_ordinary(model: StepModel, steps: Steps, done: Work) -> bool:
+    """Whether few of the steps that made the law are far longer: if many are, they follow another law."""
+    known = np.isfinite(done.features).all(1) & (steps.duration > 0)
+    law, _ = law_of(model, done.features[known])
+    return bool(np.mean(steps.duration[known] > law * (1 + OUTLIER * model.sigma)) <= _MOST_OUTLIERS)

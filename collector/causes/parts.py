@@ -85,7 +85,7 @@ def _prefill(out: Floats, case: Judged, pieces: Pieces, did: Floats, time: Float
 def _queued(out: Floats, case: Judged, pieces: Pieces, limits: Limits, sums: RunningSums) -> None:
     """What was unusual first; then what the engine did until it knew the request; then the reasons to wait."""
     rows = np.flatnonzero(pieces.name == "queued")
-    seen, waits = waited(case.found.requests, pieces, case.steps, case.done, limits, rows)
+    seen, waits = waited(case, pieces, limits, rows)
     before, after = sums.between(pieces.start[rows], seen), sums.between(seen, pieces.end[rows])
     total = waits.sum(1)
     without_reason = 1 - total / np.maximum(pieces.end[rows] - seen, 1e-9)

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from collector.causes.columns import WAITS, Floats, Ints, Limits, Pieces, Requests, added
+from collector.causes.judge import Judged
 from collector.causes.model import FEATURES
 from collector.causes.timeline import RunningSums, Steps
 from collector.causes.work import Work
@@ -16,13 +17,12 @@ _FULL: Final = 0.95
 _BATCH, _KV, _TOKENS, _PRIORITY = range(len(WAITS))
 
 
-def waited(
-    requests: Requests, pieces: Pieces, steps: Steps, done: Work, limits: Limits, queued: Ints
-) -> tuple[Floats, Floats]:
+def waited(case: Judged, pieces: Pieces, limits: Limits, queued: Ints) -> tuple[Floats, Floats]:
     """For each queued piece (indices): when the scheduler knew the request, and then its waits, pieces × WAITS, ns.
 
     Before that moment the engine was busy with the step that ran when the request came.
     """
+    requests, steps = case.found.requests, case.steps
     start, end, row = pieces.start[queued], pieces.end[queued], pieces.request[queued]
     if np.isfinite(requests.waited).any():
         # The scheduler names the waits of a request; they end as a step begins. None: it did not wait.
@@ -31,8 +31,10 @@ def waited(
         total = waits.sum(1)
         waits *= np.where(total > end - start, (end - start) / np.maximum(total, 1), 1.0)[:, None]
         return end - waits.sum(1), waits
+    if not len(steps):
+        return end, np.zeros((len(queued), len(WAITS)))
     seen = np.minimum(_step_end(steps, start), end)
-    reasons = _reasons(steps, done, limits)
+    reasons = _reasons(steps, case.done, limits)
     sums = RunningSums(steps, reasons * steps.duration[:, None], reasons * _gaps(steps)[:, None])
     return seen, sums.between(seen, end)
 
@@ -54,11 +56,10 @@ def _before_preemptions(requests: Requests, pieces: Pieces) -> Floats:
 
 def _step_end(steps: Steps, time: Floats) -> Floats:
     """The end of the step that runs at a time; the time itself between steps."""
-    if not len(steps):
-        return time
     step = np.searchsorted(steps.start, time, "right") - 1
     end = steps.end[np.maximum(step, 0)]
-    return np.where((step >= 0) & (end > time), end, time)
+    later: Floats = np.where((step >= 0) & (end > time), end, time)
+    return later
 
 
 def _gaps(steps: Steps) -> Floats:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 NO_SUMS: Final[Mapping[str, str]] = MappingProxyType({})
 NOTHING: Final = Fragment("0")
 """In place of a column of arrays, which costs a millisecond to read for each 2,000 cells."""
-_OF_ALL_TENANTS: Final = Fragment("''")
+_ALL_TOGETHER: Final = Fragment("''")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Ended:
     cell: Ints
     """The place among the different cells."""
     band: Ints
-    tenant: npt.NDArray[np.object_]
+    group: npt.NDArray[np.object_]
+    """The value by which cells were told apart; '' where they were not."""
     n: Floats
     variance: Floats
     """Of `n`, when every request was kept on its own: Σ w(w - 1)."""
@@ -52,6 +54,21 @@ class Ended:
     """NaN where none of the values is known."""
     others: Sequence[Any]
     sampled: bool
+
+    def where(self, chosen: Bools) -> Ended:
+        """These values alone."""
+        return replace(
+            self,
+            cell=self.cell[chosen],
+            band=self.band[chosen],
+            group=self.group[chosen],
+            n=self.n[chosen],
+            variance=self.variance[chosen],
+            of_sampled=self.of_sampled[chosen],
+            sums={name: values[chosen] for name, values in self.sums.items()},
+            others=[*compress(self.others, chosen)],
+            sampled=bool(self.of_sampled[chosen].any()),
+        )
 
     def having(self, flags: Bools, band: int | None = None) -> Bools:
         """The values of the cells with this flag; of all bands, or of one."""
@@ -94,12 +111,11 @@ def read_ended(
     *,
     sums: Mapping[str, str] = NO_SUMS,
     others: Fragment = NOTHING,
-    by_tenant: bool = False,
+    group: Fragment | None = None,
 ) -> Ended:
     """Count the requests of these slices. They are counted when all stand for themselves; else their weights are added.
 
-    `sums` are columns to add up, as SQL, and `others` is one more column. `by_tenant`: cells tell tenants apart where
-    an SLO is a promise to each.
+    `sums` are columns to add up, as SQL, and `others` is one more column. Cells tell apart the values of `group`.
     """
     asked, parts = [*sums.values()], [*parts]
     counted = {"n": Fragment("count()"), "variance": Fragment("0."), "sums": _sums_of(asked)}
@@ -108,7 +124,7 @@ def read_ended(
         "variance": Fragment("sum(weight * (weight - 1))"),
         "sums": _sums_of(f"weight * ({value})" for value in asked),
     }
-    always = {**cells.fragments, "others": others} | ({} if by_tenant else {"tenant_group": _OF_ALL_TENANTS})
+    always = {"cell": cells.cell, "tenant_group": _ALL_TOGETHER if group is None else group, "others": others}
 
     def read(numbers: Mapping[str, Fragment]) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = defaultdict(list)
@@ -126,7 +142,7 @@ def read_ended(
         judged=cells.judged(different),
         cell=cell,
         band=np.array(found["band"], np.int64),
-        tenant=np.array(found["tenant_group"], object),
+        group=np.array(found["tenant_group"], object),
         n=np.array(found["n"], np.float64),
         variance=np.array(found["variance"], np.float64),
         of_sampled=np.array(found["sampled"], np.float64),

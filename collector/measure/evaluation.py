@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
+
+import numpy as np
 
 from collector.measure.answers import Covered
 from collector.measure.ended import Ended, read_ended
@@ -21,8 +24,9 @@ from collector.slo.burn import BurnRule, burn_rules, fires
 from collector.slo.cells import NO_GRID, Cells
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
-from collector.slo.model import Promise, Slo
-from collector.sql.fragment import TRUE, Fragment
+from collector.slo.judge import selected
+from collector.slo.model import Dimension, Promise, Slo
+from collector.sql.fragment import TRUE, Fragment, all_of
 
 _NO_TENANTS: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 OUTPUT_TOKENS: Final = {"tokens_out": "output_tokens"}
@@ -65,42 +69,116 @@ def count(
     and `missed_{name}` the number of ended requests that missed the threshold of that name, where there is one promise.
     `grid` has more thresholds, by latency, that the cells of `Counted.ended` tell apart.
     """
-    cells, complete_ns = Cells(promises, grid), reader.complete_ns
-    covered = window.complete(complete_ns)
-    others, moments = _vantages_and_first(window), [window.end_ns, window.start_ns]
+    read = _read(reader, window, vantage, Cells(promises, grid), summands)
+    return _counted(read, promises, summands)
+
+
+def count_by(
+    reader: Reader,
+    window: Window,
+    vantage: Sequence[str],
+    promises: Sequence[Promise],
+    column: Dimension,
+    most: int,
+    summands: Mapping[str, str] = OUTPUT_TOKENS,
+) -> Groups:
+    """What `count` gives, for each of the values of a column with the most requests."""
+    read = _read(reader, window, vantage, Cells(promises), summands, Fragment(column))
+    not_ended = read.in_flight.columns[column]
+    sizes = Counter(dict.fromkeys(not_ended, 0.0))
+    for value, n in zip(read.ended.group, read.ended.n, strict=True):
+        sizes[value] += n
+    place = {value: i for i, value in enumerate(sizes)}
+    ended, still_open = (np.array([place[value] for value in values], int) for values in (read.ended.group, not_ended))
+    found = {}
+    for value in sorted(sizes, key=lambda value: (-sizes[value], value))[:most]:
+        alone = all_of(read.window.filter, selected({column: [value]}, "group"))
+        of_group = replace(
+            read,
+            window=replace(read.window, filter=alone),
+            ended=read.ended.where(ended == place[value]),
+            in_flight=read.in_flight.where(still_open == place[value]),
+        )
+        found[value] = _counted(of_group, promises, summands)
+    listed = all_of(read.window.filter, selected({column: [*found]}, "group"))
+    return Groups(replace(read.window, filter=listed), found, len(sizes))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Requests by the value of a column, those with the most first; `total` is the number of all values."""
+
+    window: Window
+    """Its filter selects the requests of all these groups, each once."""
+    by_value: Mapping[str, Counted]
+    total: int
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The cells of a window and the requests in flight, each request once."""
+
+    window: Window
+    complete_ns: int
+    band: int
+    """The oldest band, which is complete."""
+    ended: Ended
+    in_flight: InFlight
+
+
+def _read(
+    reader: Reader,
+    window: Window,
+    vantage: Sequence[str],
+    cells: Cells,
+    summands: Mapping[str, str],
+    group: Fragment | None = None,
+) -> _Read:
+    complete_ns = reader.complete_ns
+    covered, others = window.complete(complete_ns), _vantages_and_first(window)
+    moments = [window.end_ns, window.start_ns]
     if window.start_ns < covered.end_ns < window.end_ns:
         moments.insert(1, covered.end_ns)
-    cells_of = read_ended(reader.queries, window.filter, cells, slices(moments), sums=summands, others=others)
-    if not vantage and len({vantage for vantages, _ in cells_of.others for vantage in vantages}) > 1:
+
+    def ended() -> Ended:
+        return read_ended(
+            reader.queries, window.filter, cells, slices(moments), sums=summands, others=others, group=group
+        )
+
+    found = ended()
+    if not vantage and len({vantage for vantages, _ in found.others for vantage in vantages}) > 1:
         window = counted_once(window)
-        cells_of = read_ended(reader.queries, window.filter, cells, slices(moments), sums=summands, others=others)
-    outcomes = cells_of.judged.together()
+        found = ended()
+    return _Read(window, complete_ns, len(moments) - 1, found, open_requests(reader, window))
+
+
+def _counted(read: _Read, promises: Sequence[Promise], summands: Mapping[str, str]) -> Counted:
+    cells, in_flight = read.ended, read.in_flight
+    outcomes = cells.judged.of_all_slos()
 
     def summed(band: int | None) -> tuple[dict[str, Any], dict[str, Number | None]]:
-        counts = {name: cells_of.count(flags, band) for name, flags in outcomes.items().items()}
-        totals = {name: cells_of.total(name, outcomes.total, band) for name in summands}
-        return counts, {**totals, "tokens_good": cells_of.total("tokens_out", outcomes.good, band)}
+        counts = {name: cells.count(flags, band) for name, flags in outcomes.items().items()}
+        totals = {name: cells.total(name, outcomes.total, band) for name in summands}
+        return counts, {**totals, "tokens_good": cells.total("tokens_out", outcomes.good, band)}
 
     ended, totals = summed(None)
-    band = len(moments) - 1  # the oldest one is complete, or there are no rates
-    of_covered = (ended, totals) if band == 1 else summed(band)
+    of_covered = (ended, totals) if read.band == 1 else summed(read.band)
     for name in WITH_VARIANCE:
-        ended[f"{name}_variance"] = cells_of.variance[cells_of.having(getattr(outcomes, name))].sum().item()
+        ended[f"{name}_variance"] = cells.variance[cells.having(getattr(outcomes, name))].sum().item()
     if len(promises) == 1:
         for name, ns in promises[0].thresholds.given().items():
-            totals[f"missed_{name}"] = cells_of.count(cells_of.judged.missed(name, ns))
-    in_flight = open_requests(reader, window)
+            totals[f"missed_{name}"] = cells.count(cells.judged.missed(name, ns))
     ended["unselected"] += number_of(in_flight.is_lost & ~in_flight.selected_by_any(promises))
     not_ended = {
         "in_flight": number_of(~in_flight.is_lost),
         "in_flight_violations": number_of(in_flight.bad_for_any(promises)),
         "lost": number_of(in_flight.is_lost),
     }
-    requests, errors = counts_of(ended, not_ended, sampled=cells_of.sampled)
+    requests, errors = counts_of(ended, not_ended, sampled=cells.sampled)
     counts, _ = counts_of(of_covered[0], not_ended, sampled=False)
-    first_ns = min((first_ns for _, first_ns in cells_of.others), default=0)
-    rates = Covered(covered.seconds, counts, of_covered[1])
-    return Counted(window, first_ns or None, requests, totals, rates, complete_ns, errors, in_flight, cells_of)
+    first_ns = min((first_ns for _, first_ns in cells.others), default=0)
+    rates = Covered(read.window.complete(read.complete_ns).seconds, counts, of_covered[1])
+    return Counted(read.window, first_ns or None, requests, totals, rates, read.complete_ns, errors, in_flight, cells)
 
 
 def _vantages_and_first(window: Window) -> Fragment:
@@ -178,7 +256,10 @@ def count_by_window(
     if not ends:
         return AllCounts({}, {})
     moments = [asked.end_ns, *(max(0, asked.end_ns - length) for length in ends)]
-    ended = read_ended(reader.queries, asked.filter, Cells(slos), slices(moments, column=column), by_tenant=True)
+    cells = Cells(slos)
+    ended = read_ended(
+        reader.queries, asked.filter, cells, slices(moments, column=column), group=cells.fragments["tenant_group"]
+    )
     if in_flight is None:
         in_flight = open_requests(reader, replace(asked, start_ns=moments[-1]))
     summing = Summing(ended, ends, asked.end_ns, in_flight)

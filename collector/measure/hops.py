@@ -56,7 +56,7 @@ def counted_once(window: Window) -> Window:
     return replace(window, filter=all_of(window.filter, bounded))
 
 
-def listed_once(reader: Reader, window: Window, vantage: Sequence[str]) -> Window:
+def without_doubles(reader: Reader, window: Window, vantage: Sequence[str]) -> Window:
     """The window in which each request counts once, if its requests have several vantages: the filter is costly.
 
     A caller that asks for a vantage gets its rows as they are.

@@ -59,6 +59,18 @@ def itl(queries: Queries, window: Window, first_ns: int | None = None) -> Distri
     return distribution(*_counts(queries, window, first_ns)) if _has_tokens(queries, window) else Distribution.empty()
 
 
+def itl_by(queries: Queries, window: Window, column: str) -> dict[str, Distribution]:
+    """The distribution over the tokens of each value of a column that has some; the tokens of a short window."""
+    first_ns = first_start(queries, window.filter, **window.bounds) if _has_tokens(queries, window) else None
+    if first_ns is None:
+        return {}
+    fragments = {"column": Fragment(column), "filter": window.filter}
+    found = queries.columns("itl_by_group", fragments, **window.bounds, first_ns=first_ns)
+    values, place = np.unique(np.array(found["value"], object), return_inverse=True)
+    us, n = (np.array(found[name], np.int64) for name in ("duration_us", "n"))
+    return {value: distribution(us[place == i], n[place == i]) for i, value in enumerate(values.tolist())}
+
+
 def _has_tokens(queries: Queries, window: Window) -> bool:
     """Tell whether any token may be as old as the window's end. To look at the days costs as much as a short window."""
     if not queries.remembers:

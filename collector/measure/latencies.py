@@ -57,6 +57,13 @@ def exact(reader: Reader, window: Window, ok: Number) -> dict[str, Distribution]
     return {name: Distribution.of(row, name) for name in LATENCIES}
 
 
+def exact_by(reader: Reader, window: Window, column: str) -> dict[str, dict[str, Distribution]]:
+    """The distributions of every latency for each value of a column that has requests which ended ok."""
+    asked = {"column": Fragment(column), "filter": window.filter}
+    rows = reader.queries.rows("latencies_by_group", asked, **window.bounds)
+    return {row["value"]: {name: Distribution.of(row, name) for name in LATENCIES} for row in rows}
+
+
 def _rest(queries: Queries, matching: Fragment, ended: Sequence[Fragment]) -> Floats | None:
     """The latencies of the requests that are in no whole day and no whole hours; None for too many."""
     return _rows(queries, matching, any_of(*ended), _MOST_ROWS) if ended else np.empty((0, len(LATENCIES)))

@@ -35,7 +35,7 @@ def ended_by_bucket(
     bucket = Fragment(part("bucket", {}).sql, {"step_ns": step_ns})
     parts = [replace(one, band=bucket) for one in slices([covered.end_ns, covered.start_ns])]
     found = read_ended(reader.queries, covered.filter, Cells(slos), parts, sums=_SUMS)
-    outcomes = found.judged.together().items()
+    outcomes = found.judged.of_all_slos().items()
     flags = {name: outcomes[of] for name, of in _COUNTED.items()} | {name: outcomes[name] for name in UNJUDGED}
     return found.by_band(flags), found.sampled
 

@@ -101,5 +101,5 @@ def request_row(row: Mapping[str, Any], judgement: Judgement, hops: Sequence[Hop
         | {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"], "start": rfc3339(row["began_ns"])}
         | {"end": None if ended_ns is None else rfc3339(ended_ns)}
         | {f"{name}_s": seconds(row.get(f"{name}_ns")) for name in _DURATIONS}
-        | {"verdict": judgement.together, "verdicts": judgement.by_slo, "hops": hops}
+        | {"verdict": judgement.of_all_slos, "verdicts": judgement.by_slo, "hops": hops}
     )

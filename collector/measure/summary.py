@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from collector.answer import Answer
 from collector.measure.answers import Distribution, Goodput, WindowOut, per_s
-from collector.measure.evaluation import OUTPUT_TOKENS, count
-from collector.measure.itl import itl
-from collector.measure.latencies import QuantileErrors, estimated, exact
+from collector.measure.evaluation import OUTPUT_TOKENS, Counted, Groups, count, count_by
+from collector.measure.itl import itl, itl_by
+from collector.measure.latencies import LATENCIES, QuantileErrors, estimated, exact, exact_by
 from collector.measure.reader import Reader
+from collector.measure.slices import is_short
 from collector.measure.window import Window
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
+from collector.slo.model import Dimension
 
 
 class Throughput(Answer):
@@ -36,7 +38,7 @@ class SummaryErrors(Errors):
 
 
 class Summary(Answer):
-    """`/summary`."""
+    """The numbers of the requests of a window."""
 
     window: WindowOut
     requests: Counts
@@ -59,6 +61,22 @@ class Summary(Answer):
     errors: SummaryErrors | None
 
 
+class Group(Summary):
+    """The summary of the requests with one value of the column that `group_by` names."""
+
+    value: str
+    """Empty: requests without one."""
+
+
+class GroupedSummary(Summary):
+    """`/summary`."""
+
+    groups: list[Group] | None = None
+    """Those with the most requests first, as many as `top` says; absent without `group_by`."""
+    groups_total: int | None = None
+    """The number of all values that requests of the window have."""
+
+
 _SUMMANDS: Final = {
     **OUTPUT_TOKENS,
     "known_out": "output_tokens IS NOT NULL",
@@ -70,29 +88,66 @@ _SUMMANDS: Final = {
 def summary(reader: Reader, asked: Window, vantage: Sequence[str]) -> Summary:
     """Counts, exact percentiles, throughput, goodput and attainment of a window, as measured at a `vantage`."""
     counted = count(reader, asked, vantage, reader.slos, _SUMMANDS)
-    window, requests, covered = counted.window, counted.requests, counted.covered
-    if counted.errors is None:
-        latencies, errors = exact(reader, window, requests.ok), None
+    return Summary(**_all_numbers(reader, counted))
+
+
+def summary_by(reader: Reader, asked: Window, vantage: Sequence[str], column: Dimension, most: int) -> GroupedSummary:
+    """The summary of a window, and of each of the values of a column with the most requests.
+
+    In a window of a few hours, one query reads the latencies of all groups, and one their tokens. In a longer one they
+    are read group by group, since the answers about whole days are remembered.
+    """
+    whole = summary(reader, asked, vantage)
+    found = count_by(reader, asked, vantage, reader.slos, column, most, _SUMMANDS)
+    if is_short(asked.start_ns, asked.end_ns):
+        groups = [*_read_at_once(reader, found, column)]
     else:
-        latencies, of_latencies = estimated(reader, window)
-        errors = SummaryErrors(**counted.errors.model_dump(), percentiles=of_latencies)
-    return Summary(
-        window=WindowOut.of(window, counted.complete_ns),
-        requests=requests,
-        ttft_s=latencies["ttft"],
-        tpot_s=latencies["tpot"],
-        itl_s=itl(reader.queries, window, counted.first_ns),
-        e2e_s=latencies["e2e"],
-        queue_s=latencies["queue"],
-        throughput=Throughput(
+        groups = [Group(value=value, **_all_numbers(reader, counted)) for value, counted in found.by_value.items()]
+    return GroupedSummary(**vars(whole), groups=groups, groups_total=found.total)
+
+
+def _read_at_once(reader: Reader, found: Groups, column: Dimension) -> Iterator[Group]:
+    latencies, tokens = exact_by(reader, found.window, column), itl_by(reader.queries, found.window, column)
+    nothing = Distribution.empty()
+    for value, counted in found.by_value.items():
+        exactly = latencies.get(value, dict.fromkeys(LATENCIES, nothing)), None
+        own = _latencies(reader, counted) if counted.errors else exactly
+        yield Group(value=value, **_numbers(counted, *own, tokens.get(value, nothing)))
+
+
+def _all_numbers(reader: Reader, counted: Counted) -> dict[str, Any]:
+    of_tokens = itl(reader.queries, counted.window, counted.first_ns)
+    return _numbers(counted, *_latencies(reader, counted), of_tokens)
+
+
+def _latencies(reader: Reader, counted: Counted) -> tuple[dict[str, Distribution], dict[str, QuantileErrors] | None]:
+    if counted.errors is None:
+        return exact(reader, counted.window, counted.requests.ok), None
+    return estimated(reader, counted.window)
+
+
+def _numbers(
+    counted: Counted,
+    latencies: Mapping[str, Distribution],
+    percentiles: dict[str, QuantileErrors] | None,
+    of_tokens: Distribution,
+) -> dict[str, Any]:
+    """The fields of a summary. `percentiles` has the errors of latencies that are estimated."""
+    requests, covered, errors = counted.requests, counted.covered, counted.errors
+    return {
+        "window": WindowOut.of(counted.window, counted.complete_ns),
+        "requests": requests,
+        **{f"{name}_s": distribution for name, distribution in latencies.items()},
+        "itl_s": of_tokens,
+        "throughput": Throughput(
             requests_per_s=per_s(covered.requests.total, covered.seconds),
             output_tokens_per_s=covered.tokens_per_s("tokens_out", covered.requests.total),
             output_tokens_known=counted.sums.get("known_out") or 0,
             total_tokens_per_s=covered.tokens_per_s("tokens_all", covered.requests.total),
             total_tokens_known=counted.sums.get("known_all") or 0,
         ),
-        goodput=Goodput.of(covered),
-        attainment=requests.attainment,
-        estimated=counted.errors is not None,
-        errors=errors,
-    )
+        "goodput": Goodput.of(covered),
+        "attainment": requests.attainment,
+        "estimated": errors is not None,
+        "errors": errors and SummaryErrors(**errors.model_dump(), percentiles=percentiles or {}),
+    }

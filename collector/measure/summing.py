@@ -73,7 +73,7 @@ class Summing:
     @cached_property
     def _of_tenants(self) -> dict[str, Places]:
         """The places of each tenant's cells. To look for one tenant among all cells took a second with 200 of them."""
-        return _places_of(self._ended.tenant)
+        return _places_of(self._ended.group)
 
     @cached_property
     def _open_of_tenants(self) -> dict[str, Places]:

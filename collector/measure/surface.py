@@ -73,7 +73,7 @@ def surface(thresholds: Thresholds, counted: Counted) -> Surface:
     )
     shape = len(ttft) + 1, len(tpot) + 1
     ended, in_flight = counted.ended, counted.in_flight
-    outcomes = ended.judged.together()
+    outcomes = ended.judged.of_all_slos()
     e2e = Thresholds.model_construct(e2e=thresholds.e2e)
     in_time = ~outcomes.failed
     for name, ns in e2e.given().items():

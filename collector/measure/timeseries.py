@@ -10,7 +10,7 @@ from collector.answer import Answer
 from collector.measure import itl, samples
 from collector.measure.answers import WindowOut
 from collector.measure.evaluation import process_filter
-from collector.measure.hops import listed_once
+from collector.measure.hops import without_doubles
 from collector.measure.over_time import ended_by_bucket, judged_by_bucket
 from collector.measure.reader import Reader
 from collector.measure.times import SECOND_NS, rfc3339
@@ -92,7 +92,7 @@ def timeseries(
     if slo is not None:  # it selects one vantage
         window = replace(window, filter=all_of(window.filter, selects(slo, "chosen")))
     elif metric not in OF_PROCESSES:
-        window = listed_once(reader, window, vantage)
+        window = without_doubles(reader, window, vantage)
     complete_ns = reader.complete_ns
     buckets = _Buckets(step_ns, window.complete(complete_ns))
     points, sampled = _points(reader, window, buckets, metric, reader.slos if slo is None else (slo,), together)

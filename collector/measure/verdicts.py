@@ -51,7 +51,7 @@ class SloVerdict(Answer):
 class Judgement:
     """The verdict of all SLOs together, as the summary counts it, and of each that selects the request."""
 
-    together: Verdict
+    of_all_slos: Verdict
     by_slo: list[SloVerdict]
 
 
@@ -66,14 +66,14 @@ def wanted(reader: Reader, window: Window, slo: Slo | None, asked: Verdict | Non
         return FALSE, 0
     cells, parts = Cells(reader.slos), slices([window.end_ns, window.start_ns])
     ended = read_ended(reader.queries, window.filter, cells, parts, others=Fragment("count()"))
-    outcomes = ended.judged.together() if slo is None else ended.judged.outcomes(reader.slos.index(slo))
+    outcomes = ended.judged.of_all_slos() if slo is None else ended.judged.outcomes(reader.slos.index(slo))
     flags = getattr(outcomes, asked)
-    numbers = {**cells.cell.parameters, "wanted_cells": ended.judged.numbers[flags].tolist()}
-    found = Fragment(f"{cells.cell.sql} IN {{wanted_cells:Array(UInt64)}}", numbers) if flags.any() else FALSE
+    numbers = {**cells.cell.parameters, f"{asked}_cells": ended.judged.numbers[flags].tolist()}
+    found = Fragment(f"{cells.cell.sql} IN {{{asked}_cells:Array(UInt64)}}", numbers) if flags.any() else FALSE
     return found, sum(compress(ended.others, ended.having(flags)))
 
 
-def open_wanted(in_flight: InFlight, slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Bools:
+def in_flight_with_verdict(in_flight: InFlight, slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Bools:
     """Which requests that have not ended are selected and have this verdict. A lost one is bad."""
     promises = slos if slo is None else [slo]
     chosen = in_flight.selected_by_any(promises)
@@ -100,11 +100,11 @@ def of_ended(slos: Sequence[Slo], rows: Sequence[Mapping[str, Any]]) -> list[Jud
     if not rows:
         return []
     judged = Cells(slos).judged([row["judged"] for row in rows])
-    together, each = judged.together(), [judged.outcomes(number) for number in range(len(slos))]
+    of_all, each = judged.of_all_slos(), [judged.outcomes(number) for number in range(len(slos))]
     missed = [[judged.missed(name, ns) for name, ns in slo.thresholds.given().items()] for slo in slos]
     return [
         Judgement(
-            _of_outcomes(together, i),
+            _of_outcomes(of_all, i),
             [
                 SloVerdict(
                     slo=slo.name,

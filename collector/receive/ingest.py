@@ -14,8 +14,8 @@ from collector.access.limits import Limiter
 from collector.access.stamp import stamped
 from collector.once_a_minute import OnceAMinute
 from collector.receive.checked import Checked, ItemLimits
-from collector.receive.density import place_to_parse
 from collector.receive.names import LONGEST
+from collector.receive.parse_bombs import turn_to_parse
 from collector.signals import Signal
 from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit
@@ -44,7 +44,7 @@ class Ingest:
         `tenant` is that of the sender's key and replaces the tenants in the request; empty: they stay. Raises
         `MalformedError`, `BusyError`, `LimitedError`, and `LogUnavailableError` here or in the future.
         """
-        with place_to_parse(len(body)):
+        with turn_to_parse(len(body)):
             checked = self.signal.check(body, self.limits)
         payload = checked.payload
         if payload and tenant:

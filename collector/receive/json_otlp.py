@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 
-from collector.receive.density import place_to_parse
 from collector.receive.errors import MalformedError, TooLargeError
+from collector.receive.parse_bombs import turn_to_parse
 
 _PARSE_ERRORS: Final = (ValueError, TypeError, AttributeError, OverflowError, RecursionError, SystemError)
 """Errors of protobuf's JSON parser beside its own: 1e400 as an integer overflows, and a lone surrogate in a field's
@@ -31,7 +31,7 @@ def to_protobuf(body: bytes, request: type[Any]) -> bytes:
     if len(body) > 2 * _MOST_OBJECTS and body.count(b"{") + body.count(b"[") > _MOST_OBJECTS:
         msg = f"the body has more than {_MOST_OBJECTS} JSON objects and arrays; send smaller batches, or Protobuf"
         raise TooLargeError(msg)
-    with place_to_parse(len(body)):
+    with turn_to_parse(len(body)):
         return _encoded(body, request)
 
 

@@ -14,10 +14,10 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from collector.receive.checked import Checked, ItemLimits
-from collector.receive.density import check_density
 from collector.receive.divide import check_envelope, encoded_anew
 from collector.receive.errors import MalformedError
 from collector.receive.names import Cutter, cut
+from collector.receive.parse_bombs import check_for_bomb
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -64,7 +64,7 @@ EXPLANATION: Final = {
 
 def check(body: bytes, limits: ItemLimits) -> Checked:
     """Take out the records of a request that cannot be stored, or that nothing reads; raises `MalformedError`."""
-    check_density(body, _LEAST_RECORD_BYTES)
+    check_for_bomb(body, _LEAST_RECORD_BYTES)
     try:
         request = ExportLogsServiceRequest.FromString(body)
     except DecodeError as error:

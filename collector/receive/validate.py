@@ -15,11 +15,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from collector.receive import runs
 from collector.receive.checked import Checked, ItemLimits
-from collector.receive.density import check_density
 from collector.receive.divide import check_envelope, encoded_anew
 from collector.receive.envelope import LEAST_SPAN_BYTES, MEASURED, scopes
 from collector.receive.errors import MalformedError
 from collector.receive.names import LONGEST, cut_spans, has_long
+from collector.receive.parse_bombs import check_for_bomb
 
 TRACE_ID_BYTES: Final = 16
 SPAN_ID_BYTES: Final = 8
@@ -91,7 +91,7 @@ def check(body: bytes, limits: ItemLimits) -> Checked:
     uniform = check_if_uniform(body, limits)
     if uniform is not None:
         return uniform
-    check_density(body, LEAST_SPAN_BYTES)
+    check_for_bomb(body, LEAST_SPAN_BYTES)
     try:
         request = ExportTraceServiceRequest.FromString(body)
     except DecodeError as error:

@@ -19,8 +19,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, DataPointFlags, Metric, ResourceMetrics
 
 from collector.receive.checked import Checked, ItemLimits
-from collector.receive.density import check_density, check_number
 from collector.receive.errors import MalformedError
+from collector.receive.parse_bombs import check_count, check_for_bomb
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 from collector.samples.exposition import MOST_COUNT, Labels, set_labels
 from collector.samples.names import RANKS, engine_of, rule_for
@@ -107,14 +107,14 @@ class _Run:
 
 def check(body: bytes, limits: ItemLimits) -> Checked:
     """Rename the points of a request and leave out those that cannot or need not be stored; raises `MalformedError`."""
-    check_density(body, _LEAST_METRIC_BYTES)
+    check_for_bomb(body, _LEAST_METRIC_BYTES)
     try:
         request = ExportMetricsServiceRequest.FromString(body)
     except DecodeError as error:
         msg = f"the body is not an OTLP ExportMetricsServiceRequest: {error}"
         raise MalformedError(msg) from error
     metrics_of = (m for r in request.resource_metrics for scope in r.scope_metrics for m in scope.metrics)
-    check_number(sum(len(_data_points(metric)) for metric in metrics_of), len(body), _LEAST_POINT_BYTES)
+    check_count(sum(len(_data_points(metric)) for metric in metrics_of), len(body), _LEAST_POINT_BYTES)
     run = _Run(limits, limits.latest_ns())
     checked = ExportMetricsServiceRequest()
     for resource_metrics in request.resource_metrics:

@@ -262,7 +262,7 @@ class Judged:
             unselected=np.zeros_like(chosen),
         )
 
-    def together(self) -> Outcomes:
+    def of_all_slos(self) -> Outcomes:
         """The judgement by all promises at once: good for each that selects a request, bad for one is bad, undetermined
         for one and bad for none is undetermined.
         """

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from http import HTTPStatus
+from collections.abc import Iterable, Sequence
 
 import streamlit as st
 
 from dashboard import charts, components, palette
-from dashboard.api import Problem, ask, fetch
+from dashboard.api import ask, fetch
 from dashboard.filters import View, selected
 from dashboard.transform import Json
 from tokentrail.shared.formatting import count, duration, percent, rate
 
 MOST = 30
-"""Variants that are shown: each one costs a question."""
-LONGEST = 256
-"""Characters of a name that the API filters by."""
+"""Variants that are shown, those with the most requests."""
 
 
 def page() -> None:
@@ -33,27 +30,20 @@ def page() -> None:
 
 def body(view: View) -> None:
     """Ask for the summary of each variant, and draw the table and the curve."""
-    labels = tuple((name, value) for name, value in view.labels if name != "variant")
-    names: Collection[str] | None = view.chosen.get("variant") or _sent(view)
-    if names is None:
+    asked = (*view.labels, ("start", view.start), ("end", view.end))
+    # One more than are shown: requests without a variant are a group too.
+    answer = components.last_known("variants", fetch(ask("summary", asked, group_by="variant", top=MOST + 1)), view)
+    if answer is None:
         return
-    asked, left_out = shown(names)
-    found: list[tuple[str, Json]] = []
-    for variant in asked:
-        summary = fetch(ask("summary", (*labels, ("start", view.start), ("end", view.end)), variant=variant))
-        if isinstance(summary, Problem):
-            components.problem(summary)
-            return
-        found.append((variant, summary))
-    for sentence in left_out:
-        st.caption(sentence)
-    measured = [(variant, summary) for variant, summary in found if summary["requests"]["total"]]
+    measured, left_out = shown(answer)
+    if left_out:
+        st.caption(f"Variants that are not shown: {count(left_out)}. Choose some in the sidebar.")
     if not measured:
         st.info(
             "No request of this range has a variant: choose a longer range, or start an engine with `--variant NAME`."
         )
         return
-    components.span(measured[0][1]["window"], view.zone)
+    components.span(answer["window"], view.zone)
     components.table([row(*one) for one in measured], width="stretch", key="variants")
     figure = curve(measured)
     if any(len(trace["x"]) > 1 for trace in figure["data"]):
@@ -61,29 +51,12 @@ def body(view: View) -> None:
         st.plotly_chart(figure, key="variants-curve", **charts.show_options())
 
 
-def _sent(view: View) -> set[str] | None:
-    """The variants of the engine processes in the range. None, and the page says why, when nobody tells them."""
-    found = fetch(ask("engines", start=view.start, end=view.end))
-    if isinstance(found, Problem) and found.status == HTTPStatus.FORBIDDEN:
-        st.info(
-            "Engine processes serve all tenants, and the dashboard's key is for one, so their variants are not listed. "
-            "Type the names of variants into the sidebar's filter."
-        )
-        return None
-    engines = components.last_known("variants", found, view)
-    return None if engines is None else {name for engine in engines["engines"] for name in engine["variants"]}
-
-
-def shown(names: Collection[str]) -> tuple[list[str], list[str]]:
-    """The variants to ask for, in order, and sentences about those that are left out."""
-    ordered = in_order(name for name in names if len(name) <= LONGEST)
-    long, more = sum(len(name) > LONGEST for name in names), len(ordered) - MOST
-    left_out = []
-    if more > 0:
-        left_out.append(f"Variants that are not shown: {count(more)}. Choose some in the sidebar.")
-    if long:
-        left_out.append(f"Variants with names of more than {LONGEST} characters, which are not shown: {count(long)}.")
-    return ordered[:MOST], left_out
+def shown(answer: Json) -> tuple[list[tuple[str, Json]], int]:
+    """The variants with requests that ended, in the order of their names, and how many are not shown."""
+    groups = {group["value"]: group for group in answer["groups"]}
+    most = [name for name in groups if name][:MOST]
+    left_out = answer["groups_total"] - len(most) - ("" in groups)
+    return [(name, groups[name]) for name in in_order(most) if groups[name]["requests"]["total"]], left_out
 
 
 # Numbers in names count as numbers: "batch 2" stands before "batch 16".

@@ -132,7 +132,7 @@ def firing(prometheus):
 
 
 def fail(rows, live, segment, requests, ended):
-    """So many requests that missed the promise arrive in a segment."""
+    """A number of `requests` that missed the promise arrive in a segment."""
     bad = {"ended": ended, "e2e": 2 * SECOND, "ttft_ns": SECOND, "tpot_ns": 1e7}
     made = rows.requests([bad | {"segment": segment, "ingested_at": ended}] * requests)
     live.counters.on_segment(segment)

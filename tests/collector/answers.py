@@ -62,6 +62,7 @@ PER_ROUTE = {
         {"limit": "20", "cause": "cold_start", "service": "engine", "instance": "i-1"},
     ),
     "/overview": ({}, {"slo": "chat"}),
+    "/summary": ({}, {"group_by": "variant"}, {"group_by": "tenant", "top": "2"}),
     "/timeseries": tuple(
         {"metric": metric}
         for metric in (

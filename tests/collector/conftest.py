@@ -6,10 +6,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from collector.access.validity import Validity
-from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
 from tests.collector.rows import NOW, Rows
+from tests.support.api import build_shared_api
 from tests.support.stores import open_new_store
 from tokentrail.testing import ManualClock
 
@@ -64,7 +64,7 @@ def ingest_status():
 @pytest.fixture
 def app_and_live(rows, slos_file, clock, ingest_status, tmp_path):
     slos = load_slos(slos_file)
-    return build_api(
+    return build_shared_api(
         rows.store,
         slos,
         ingest_status,

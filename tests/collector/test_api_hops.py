@@ -25,7 +25,7 @@ CLIENT = {"service": "app", "engine": "genai", "vantage": "client", "request_id"
 
 @pytest.fixture
 def three(rows):
-    """The same request of 800 ms at its server, 950 ms at the gateway and 1 s at the client, each in its own trace."""
+    """One request, of 800 ms at its server, 950 ms at the gateway and 1 s at the client, each in its own trace."""
     return rows.requests(
         [
             {**SERVER, "e2e": 800 * MS, "ttft_ns": 100 * MS},

@@ -65,7 +65,7 @@ def test_a_burn_that_is_older_than_the_cells_is_looked_for_farther_back():
 
 
 def slowly(counts, last, *, share, most_apart):
-    """The same, cell by cell."""
+    """The cell in which the burn began, found by going from cell to cell."""
     state, seen = None, None
     for cell in range(last + 1):
         if cell in counts:

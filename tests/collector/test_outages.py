@@ -119,7 +119,7 @@ class TestWatermark:
 
 
 @pytest.fixture
-def collector(rows, slos_file, clock, ingest_status, tmp_path):
+def start_collector(rows, slos_file, clock, ingest_status, tmp_path):
     """Starts a collector on the same store and data folder, as often as it is called."""
     logs = [None]
 
@@ -153,19 +153,21 @@ def agrees(live, slo="chat"):
 
 
 class TestBacklog:
-    def test_healthy_requests_are_not_lost_while_their_announcements_wait_in_the_log(self, collector, rows, clock):
-        live = collector()
+    def test_healthy_requests_are_not_lost_while_their_announcements_wait_in_the_log(
+        self, start_collector, rows, clock
+    ):
+        live = start_collector()
         clock.now += 31 * SECOND
         assert counted(live) == (0, 0, 0)
         healthy = [rows.open(start=clock.now, seen=clock.now, slo_class="chat", ttft_ns=MS) for _ in range(20)]
         live.counters.on_segment("s-1")
         assert counted(live) == (0, 0, 0)
-        collector.logs[0] = clock.now
+        start_collector.logs[0] = clock.now
         for _ in range(12):
             clock.now += 10 * SECOND
             assert agrees(live) == (0, 0, 0)
         ends = [CHAT | {"trace_id": r["trace_id"], "segment": "s-2", "ingested_at": clock.now} for r in healthy]
-        collector.logs[0] = None
+        start_collector.logs[0] = None
         assert agrees(live) == (0, 0, 0)
         rows.requests([{"ended": clock.now - 5 * SECOND, **end} for end in ends])
         live.counters.on_segment("s-2")
@@ -173,18 +175,18 @@ class TestBacklog:
         pass_time(clock, 60 * SECOND, live.refresh)
         assert agrees(live) == (20, 20, 0)
 
-    def test_those_that_died_in_an_outage_are_lost_once_it_is_over(self, collector, rows, clock):
-        live = collector()
+    def test_those_that_died_in_an_outage_are_lost_once_it_is_over(self, start_collector, rows, clock):
+        live = start_collector()
         clock.now += 31 * SECOND
         counted(live)
         rows.open(start=clock.now, seen=clock.now, slo_class="chat", ttft_ns=MS)
         live.counters.on_segment("s-1")
         counted(live)
-        collector.logs[0] = clock.now
+        start_collector.logs[0] = clock.now
         for _ in range(12):
             clock.now += 10 * SECOND
             assert counted(live) == (0, 0, 0)
-        collector.logs[0] = None
+        start_collector.logs[0] = None
         live.counters.on_segment("s-2")
         seen = [counted(live)[2]]
         for _ in range(8):
@@ -194,8 +196,8 @@ class TestBacklog:
         assert agrees(live) == (1, 0, 1)
 
 
-def test_a_request_that_was_lost_hours_ago_is_not_read_any_more(collector, rows, clock):
-    live = collector()
+def test_a_request_that_was_lost_hours_ago_is_not_read_any_more(start_collector, rows, clock):
+    live = start_collector()
     clock.now += 31 * SECOND
     rows.open(start=clock.now, seen=clock.now, slo_class="chat", ttft_ns=MS)
     live.counters.on_segment("s-1")
@@ -215,72 +217,74 @@ def test_a_request_that_was_lost_at_the_beginning_of_a_window_is_in_it(api, rows
 
 
 class TestRestart:
-    def test_counters_go_on_and_no_segment_is_counted_twice(self, collector, rows, clock):
-        first = collector()
+    def test_counters_go_on_and_no_segment_is_counted_twice(self, start_collector, rows, clock):
+        first = start_collector()
         rows.requests([CHAT | {"segment": "s-1", "ingested_at": NOW}] * 3)
         first.counters.on_segment("s-1")
         assert counted(first) == (3, 3, 0)
         rows.requests([CHAT | {"segment": "s-2", "ingested_at": NOW, "ttft_ns": SECOND}])
         first.counters.on_segment("s-2")  # and the process is killed before it counts it
-        second = collector()
+        second = start_collector()
         assert counted(second) == (4, 3, 0)
         second.counters.on_segment("s-1")
         second.counters.on_segment("s-2")  # the writer was killed before it released it
         assert counted(second) == (4, 3, 0)
-        assert counted(collector()) == (4, 3, 0)
+        assert counted(start_collector()) == (4, 3, 0)
         assert agrees(second) == (4, 3, 0)
 
-    def test_a_series_that_a_scrape_has_seen_is_not_0_again_in_the_next_process(self, collector, rows):
+    def test_a_series_that_a_scrape_has_seen_is_not_0_again_in_the_next_process(self, start_collector, rows):
         def exposed(live):
             (family,) = (f for f in live.families[0] if f.name == "tokentrail_slo_requests")
             return next(s.value for s in family.samples if s.labels["slo"] == "chat" and s.name.endswith("_total"))
 
-        first = collector()
+        first = start_collector()
         rows.requests([CHAT | {"segment": "s-1", "ingested_at": NOW}] * 3)
         first.counters.on_segment("s-1")
         first.refresh()
-        assert exposed(first) == exposed(collector()) == 0
+        assert exposed(first) == exposed(start_collector()) == 0
         first.scraped(first.families[0])
         first.refresh()
-        assert exposed(first) == exposed(collector()) == 3
+        assert exposed(first) == exposed(start_collector()) == 3
 
-    def test_a_request_in_flight_is_on_the_disk_before_a_scrape_sees_it(self, collector, rows):
-        live = collector()
+    def test_a_request_in_flight_is_on_the_disk_before_a_scrape_sees_it(self, start_collector, rows):
+        live = start_collector()
         request = rows.open(start=NOW - 5 * SECOND, seen=NOW - 5 * SECOND, slo_class="chat")
         assert counted(live) == (0, 0, 0)
         rows.insert("open_requests", [request | {"seen": NOW}])
         assert counted(live) == (1, 0, 0)
-        next_process = collector().counters._series.counters
+        next_process = start_collector().counters._series.counters
         assert next_process == live.counters._series.counters
 
-    def test_an_idle_collector_writes_down_once_a_minute_up_to_when_it_heard(self, collector, clock):
-        live = collector()
+    def test_an_idle_collector_writes_down_once_a_minute_up_to_when_it_heard(self, start_collector, clock):
+        live = start_collector()
         clock.now += 31 * SECOND
         pass_time(clock, 300 * SECOND, live.refresh)
-        assert clock.now - 65 * SECOND <= collector().counters.heard_until_ns <= clock.now
+        assert clock.now - 65 * SECOND <= start_collector().counters.heard_until_ns <= clock.now
 
-    def test_engine_and_collector_that_died_together(self, collector, rows, clock):
-        first = collector()
+    def test_engine_and_collector_that_died_together(self, start_collector, rows, clock):
+        first = start_collector()
         clock.now += 31 * SECOND
         for _ in range(20):
             rows.open(start=clock.now - SECOND, seen=clock.now, slo_class="chat", ttft_ns=MS)
         first.counters.on_segment("s-1")
         assert counted(first) == (0, 0, 0)
         clock.now += 600 * SECOND
-        second = collector()
+        second = start_collector()
         assert counted(second) == (0, 0, 0)
         pass_time(clock, 66 * SECOND, second.refresh)
         assert agrees(second) == (20, 0, 20)
-        third = collector()
+        third = start_collector()
         assert agrees(third) == (20, 0, 20)
         pass_time(clock, 70 * SECOND, third.refresh)
         assert agrees(third) == (20, 0, 20)
 
-    def test_a_request_that_was_bad_in_flight_is_not_counted_again_by_the_next_process(self, collector, rows, clock):
+    def test_a_request_that_was_bad_in_flight_is_not_counted_again_by_the_next_process(
+        self, start_collector, rows, clock
+    ):
         hung = rows.open(start=NOW - 5 * SECOND, seen=NOW, slo_class="chat")
-        first = collector()
+        first = start_collector()
         assert counted(first) == (1, 0, 0)
-        second = collector()
+        second = start_collector()
         assert counted(second) == (1, 0, 0)
         end = CHAT | {"trace_id": hung["trace_id"], "ttft_ns": SECOND, "segment": "s-1", "ingested_at": NOW}
         rows.requests([end])
@@ -288,14 +292,16 @@ class TestRestart:
         assert agrees(second) == (1, 0, 0)
 
     @pytest.mark.parametrize("content", ["", "{", '{"version": 99}', "[]"])
-    def test_counters_that_cannot_be_read_begin_at_0(self, collector, content, tmp_path):
+    def test_counters_that_cannot_be_read_begin_at_0(self, start_collector, content, tmp_path):
         (tmp_path / "counters.json").write_text(content)
-        assert counted(collector()) == (0, 0, 0)
+        assert counted(start_collector()) == (0, 0, 0)
 
-    def test_files_that_cannot_be_read_do_not_keep_a_collector_from_starting(self, collector, rows, tmp_path, caplog):
+    def test_files_that_cannot_be_read_do_not_keep_a_collector_from_starting(
+        self, start_collector, rows, tmp_path, caplog
+    ):
         for name in ("counters.json", "counters.segments"):
             (tmp_path / name).mkdir()
-        live = collector()
+        live = start_collector()
         assert [record.args[0] for record in caplog.records] == [
             tmp_path / "counters.json", tmp_path / "counters.segments"
         ]  # fmt: skip
@@ -303,13 +309,13 @@ class TestRestart:
         live.counters.on_segment("s-1")
         assert counted(live) == (1, 1, 0)
 
-    def test_a_damaged_name_of_a_segment_costs_no_other_one(self, collector, rows, tmp_path):
+    def test_a_damaged_name_of_a_segment_costs_no_other_one(self, start_collector, rows, tmp_path):
         (tmp_path / "counters.segments").write_bytes(b"\xff\x00\ns-1\n")
         rows.requests([CHAT | {"segment": "s-1", "ingested_at": NOW}])
-        assert counted(collector()) == (1, 1, 0)
+        assert counted(start_collector()) == (1, 1, 0)
 
-    def test_a_disk_that_fails_is_no_reason_to_say_nothing(self, collector, rows, tmp_path, monkeypatch):
-        live = collector()
+    def test_a_disk_that_fails_is_no_reason_to_say_nothing(self, start_collector, rows, tmp_path, monkeypatch):
+        live = start_collector()
         monkeypatch.setattr(
             "collector.exposition.checkpoint.write_durably", lambda *_: (_ for _ in ()).throw(OSError())
         )
@@ -319,8 +325,8 @@ class TestRestart:
 
 
 class TestCancelled:
-    def test_it_is_bad_when_it_had_missed_a_threshold(self, collector, rows):
-        live = collector()
+    def test_it_is_bad_when_it_had_missed_a_threshold(self, start_collector, rows):
+        live = start_collector()
         cancelled = CHAT | {"status": "cancelled", "segment": "s-1", "ingested_at": NOW}
         rows.requests(
             [
@@ -334,8 +340,8 @@ class TestCancelled:
         live.counters.on_segment("s-1")
         assert agrees(live) == (2, 0, 0)
 
-    def test_it_was_bad_in_flight_and_stays_so(self, collector, rows):
-        live = collector()
+    def test_it_was_bad_in_flight_and_stays_so(self, start_collector, rows):
+        live = start_collector()
         hung = rows.open(start=NOW - 60 * SECOND, seen=NOW, slo_class="chat")
         assert agrees(live) == (1, 0, 0)
         end = {"trace_id": hung["trace_id"], "status": "cancelled", "ttft_ns": None, "tpot_ns": None}

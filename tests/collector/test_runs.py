@@ -232,7 +232,7 @@ def padded(number, size):
 
 
 def with_a_padded_head(body, *, tag=1, length=2):
-    """The same request, whose first field has a tag and a length of this many bytes."""
+    """The body, whose first field has a tag and a length of this many bytes."""
     ((_, _, _, begin, end),) = runs.fields(body, 0, len(body))
     return padded(0x0A, tag) + padded(end - begin, length) + body[begin:end]
 

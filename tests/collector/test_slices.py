@@ -91,7 +91,7 @@ def test_a_verdict_is_that_of_a_loop_over_all_rows(stored, given):
     for grid in ({}, GRID):
         cells = Cells([Promise.to_all(thresholds)], grid)
         found = read_ended(queries, TRUE, cells, slices([NOW + DAY, NOW - 20 * DAY]))
-        outcomes = found.judged.together()
+        outcomes = found.judged.of_all_slos()
         for name in ("good", "undetermined", "excused", "bad"):
             assert found.count(getattr(outcomes, name)) == sum(outcome == name for outcome, _ in by_hand)
         for name, ns in thresholds.given().items():
@@ -114,7 +114,7 @@ def test_a_band_holds_what_ended_in_it_however_the_days_lie(stored, ages_ns, end
     queries, made = stored
     moments = [end, *(end - age for age in ages_ns)]
     ended = read_ended(queries, TRUE, Cells([]), slices(moments), sums={"tokens": "output_tokens"})
-    found = ended.by_band({"n": ended.judged.together().total})
+    found = ended.by_band({"n": ended.judged.of_all_slos().total})
     for band in range(1, len(moments)):
         inside = [row for row in made if moments[band] <= row["end"] < moments[band - 1]]
         row = found.get(band, {"n": 0, "tokens": None})
@@ -164,7 +164,7 @@ def test_a_filter_applies_to_days_and_the_rest(stored):
     errors = Fragment("status = {wanted:String}", {"wanted": "error"})
     found = read_ended(queries, errors, Cells([]), slices([NOW, NOW - 9 * DAY]), sums={"tokens": "output_tokens"})
     inside = [row for row in made if row["status"] == "error" and NOW - 9 * DAY <= row["end"] < NOW]
-    failed = found.judged.together().total
+    failed = found.judged.of_all_slos().total
     assert found.count(failed) == len(inside)
     assert found.total("tokens", failed) == sum(row["output_tokens"] or 0 for row in inside)
     assert found.total("tokens", ~failed) is None

@@ -43,7 +43,7 @@ FIRE = {
 
 
 @pytest.fixture
-def collector(rows, slos_file, clock, tmp_path):
+def open_collector(rows, slos_file, clock, tmp_path):
     """Opens a collector by its name; `shared` ones agree on who counts a request that has not ended."""
     rows.store.client().command("DROP TABLE early_claims SYNC")
     rows.store.client().command(read_schema().tables["early_claims"])
@@ -66,8 +66,8 @@ def collector(rows, slos_file, clock, tmp_path):
     return opened
 
 
-def test_a_collector_that_stores_nothing_exposes_what_the_other_one_stores(collector, rows, clock):
-    live, _ = collector("a", shared=True)
+def test_a_collector_that_stores_nothing_exposes_what_the_other_one_stores(open_collector, rows, clock):
+    live, _ = open_collector("a", shared=True)
     live.refresh()
     clock.now += 10 * SECOND
     rows.open(start=clock.now - SECOND, seen=clock.now)
@@ -104,10 +104,10 @@ def happens(rows, clock):
 
 
 @pytest.fixture
-def pages(collector, rows, clock):
+def pages(open_collector, rows, clock):
     """The pages of the collectors `a` and `b`, and of `c`, which counts both segments."""
     clock.now = NOW - 60 * SECOND
-    opened = {name: collector(name, shared=name != "c") for name in "abc"}
+    opened = {name: open_collector(name, shared=name != "c") for name in "abc"}
     clock.now = NOW
     happens(rows, clock)
     for name, segments in {"a": "1", "b": "2", "c": "12"}.items():

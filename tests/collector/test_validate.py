@@ -25,7 +25,7 @@ def test_a_good_request_is_stored_as_it_came():
 
 
 MANY = 20
-"""So many spans of different lengths are checked at once."""
+"""The number of spans of different lengths that are checked at once."""
 
 
 @pytest.mark.parametrize("others", [1, MANY])

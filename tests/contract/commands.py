@@ -210,7 +210,7 @@ def _flags() -> frozenset[str]:
     ours = {f"--{name.replace('_', '-')}" for name in settings}
     helps = [
         _help_of(module, "--help") or ""
-        for module in ("alerts", "benchmarks", "benchmarks.sdk_span_cost", "benchmarks.sizing")
+        for module in ("alerts", "benchmarks", "benchmarks.explain", "benchmarks.sdk_span_cost", "benchmarks.sizing")
     ]
     helps += [_cli_help() or "", *(_cli_help(*name.split()[1:]) or "" for name, _ in each_command())]
-    return frozenset(ours.union(*(re.findall(r"--[a-z][a-z-]+", text) for text in helps)))
+    return frozenset(ours.union(*(re.findall(r"--[a-z][a-z-]*", text) for text in helps)))

@@ -42,6 +42,7 @@ ALLOWED = {
     "collector": {
         "collector",
         "tokentrail.shared.folders",
+        "tokentrail.shared.formatting",
         "tokentrail.shared.hosts",
         "tokentrail.shared.http_protocol",
         "tokentrail.shared.open_files",
@@ -60,6 +61,7 @@ ALLOWED = {
         "collector.slo",
         "collector.sql",
         "tokentrail.semconv",
+        "tokentrail.shared.formatting",
     },
     "collector/query": {"collector.query", "collector.sql", "collector.store"},
     "alerts": {"alerts", "collector.slo", "tokentrail.shared.folders"},

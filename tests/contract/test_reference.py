@@ -7,10 +7,13 @@ import pytest
 
 from collector.exposition import metrics
 from collector.exposition.metrics import ALL, Metric
+from collector.measure.abilities import known
 from collector.settings import Settings
-from tests.contract import reference, shape
 from tests.contract.commands import each_command
-from tests.contract.reference import absent, filled, linked, section_of, variables_of
+from tests.contract.reference import pages, shape
+from tests.contract.reference.pages import absent, filled
+from tests.contract.reference.settings import SECTIONS, documented, section_of
+from tests.contract.reference.text import linked, table
 
 
 def page(*marks):
@@ -24,17 +27,17 @@ def block(mark, text=None):
 
 def test_the_pages_are_as_the_code_makes_them(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["reference", "--check"])
-    assert reference.main() == 0, capsys.readouterr().err
+    assert pages.main() == 0, capsys.readouterr().err
 
 
 def test_old_and_absent_blocks_are_told_and_only_blocks_are_written(monkeypatch, capsys, tmp_path):
     file = tmp_path / "docs" / "metrics.md"
     file.parent.mkdir()
     file.write_text(page("metrics store"))
-    monkeypatch.setattr(reference, "ROOT", tmp_path)
-    monkeypatch.setattr(reference, "PAGES", (file,))
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(pages, "PAGES", (file,))
     monkeypatch.setattr(sys, "argv", ["reference", "--check"])
-    assert reference.main() == 1
+    assert pages.main() == 1
     told = capsys.readouterr().err
     assert "docs/metrics.md is old: run python -m tests.contract.reference\n" in told
     assert "docs/api.md: write <!-- reference: GET /api/v1/goodput --> and <!-- end -->\n" in told
@@ -44,7 +47,7 @@ def test_old_and_absent_blocks_are_told_and_only_blocks_are_written(monkeypatch,
     assert "old\n" in file.read_text()
 
     monkeypatch.setattr(sys, "argv", ["reference"])
-    assert reference.main() == 1, "blocks are absent still"
+    assert pages.main() == 1, "blocks are absent still"
     assert "| `tokentrail_store_rows` | gauge |" in file.read_text()
     assert "old\n" not in file.read_text()
     assert file.read_text().endswith("by hand\n")
@@ -154,7 +157,7 @@ def test_a_metric_stands_in_its_section_with_the_labels_that_others_lack(monkeyp
 
 
 def test_each_metric_stands_in_one_section():
-    made = "".join(block(f"metrics {section}") for section in reference.SECTIONS)
+    made = "".join(block(f"metrics {section}") for section in SECTIONS)
     assert [made.count(f"| `{metric.name}` |") for metric in ALL] == [1] * len(ALL)
 
 
@@ -174,7 +177,7 @@ def test_a_setting_has_its_meaning_and_its_default():
 
 def test_variables_are_constants_with_a_docstring():
     meaning, default = "File of the CA that signed the collector's certificate, in PEM", "the CAs of this machine"
-    assert [*variables_of("tokentrail.shared.connection")][1] == ("TOKENTRAIL_API_TLS_CA", meaning, default)
+    assert [*documented("tokentrail.shared.connection")][1] == ("TOKENTRAIL_API_TLS_CA", meaning, default)
 
 
 def test_commands_and_options_stand_with_their_help():
@@ -207,5 +210,20 @@ def test_pages_that_a_text_names_become_links(text, shown):
     assert linked(text, "page.md") == shown
 
 
+def test_a_bar_in_a_cell_ends_no_column():
+    assert table(("a", "b"), [("x|y", "z")]) == "| a | b |\n| --- | --- |\n| x\\|y | z |\n"
+
+
 def test_absent_blocks_are_of_any_page():
-    assert [*absent([page.read_text() for page in reference.PAGES])] == []
+    assert [*absent([page.read_text() for page in pages.PAGES])] == []
+
+
+def test_tables_of_data_files_have_a_row_for_each_entry():
+    causes, conditions, engines = (block(mark) for mark in ("causes", "conditions", "engines"))
+    assert "| `gap` | host gap | The engine computed nothing between two steps" in causes
+    assert "| `slo_burn` | [TokentrailSloBurn](#tokentrailsloburn) | page or ticket | yes |  |  |  |\n" in conditions
+    assert "(#tokentrailbudgetforecast) | ticket |  | 30m |  | `slo_burn` |" in conditions
+    assert engines.startswith("|  | requests | tokens |")
+    assert engines.splitlines()[1] == "| --- |" + " :-: |" * len(known().abilities)
+    assert "| [vLLM, from inside](vllm.md) | ● |" in engines
+    assert "| [tokentrail's SDK](../sdk.md) | ● |" in engines

@@ -116,7 +116,7 @@ def test_the_cli_counts_the_bad_as_the_collector_does():
     assert int(row[header.index("bad")]) == requests.tally.bad
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", [*PACKAGES, "tests"])
 def test_a_docstring_names_its_subject(package):
     found = {
         f"{path.relative_to(ROOT)}: {line}"

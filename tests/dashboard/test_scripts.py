@@ -171,33 +171,38 @@ SUMMARY = {
 }  # fmt: skip
 
 
-def test_a_key_of_one_tenant_sees_the_variants_that_are_chosen(show):
+def test_the_variants_are_one_question_that_a_key_of_one_tenant_may_ask(show):
+    asked = []
+
     def answer(path):
+        asked.append(path)
         if path == "engines":
             return httpx.Response(403, json={"title": "Forbidden", "detail": "engine processes serve all tenants"})
-        return {"slos": []} if path == "slos" else SUMMARY
+        return {"slos": []} if path == "slos" else grouped(int8=0.1, baseline=0.2)
 
     shown = show("variants", answer)
-    assert (len(shown.exception), len(shown.error)) == (0, 0)
-    assert "Type the names of variants" in shown.info[0].value
-    shown = show("variants", answer, variant=["int8"])
     assert (len(shown.exception), len(shown.error), len(shown.info)) == (0, 0, 0)
-    assert list(shown.dataframe[0].value["variant"]) == ["int8"]
+    assert list(shown.dataframe[0].value["variant"]) == ["baseline", "int8"]
+    assert asked.count("summary") == 1
     assert "data until 10:14:54 UTC" in " ".join(one.value for one in shown.caption)
+
+
+def grouped(total=None, **tpot_s):
+    groups = [SUMMARY | {"value": name, "tpot_s": {"p50": s, "p99": s}} for name, s in tpot_s.items()]
+    return SUMMARY | {"groups": groups, "groups_total": total or len(groups)}
+
+
+def test_a_range_without_variants_says_so_and_others_are_counted(show):
+    assert "has a variant" in show("variants", lambda _: grouped() | {"slos": [], "engines": []}).info[0].value
+    shown = show("variants", lambda _: grouped(total=7, a=0.1) | {"slos": [], "engines": []})
+    assert "Variants that are not shown: 6. Choose some in the sidebar." in [one.value for one in shown.caption]
 
 
 @pytest.mark.parametrize(("tpot_s", "curves"), [((0.1, 0.2), 1), ((0.1, None), 0), ((0.1,), 0)])
 def test_a_curve_needs_two_points(show, tpot_s, curves):
     """A variant with requests of one token has no TPOT, and so no point."""
-    told = iter(tpot_s)
-
-    def answer(path):
-        if path != "summary":
-            return {"slos": [], "engines": [engine]}
-        return SUMMARY | {"tpot_s": dict.fromkeys(("p50", "p99"), next(told))}
-
-    engine = {"engine": "vllm", "models": [], "variants": [f"v{n}" for n in range(len(tpot_s))]}
-    shown = show("variants", answer)
+    told = grouped(**{f"v{n}": s for n, s in enumerate(tpot_s)}) | {"slos": [], "engines": []}
+    shown = show("variants", lambda _: told)
     assert (len(shown.exception), len(shown.error)) == (0, 0)
     assert len(shown.dataframe[0].value) == len(tpot_s)
     assert len(shown.subheader) == curves

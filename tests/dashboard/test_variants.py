@@ -1,6 +1,8 @@
 """Rows and points of the Variants page, from summaries as the API gives them."""
 
-from dashboard.views.variants import LONGEST, MOST, curve, in_order, row, shown
+import pytest
+
+from dashboard.views.variants import MOST, curve, in_order, row, shown
 
 
 def summary(tokens_per_s, tpot, **more):
@@ -16,15 +18,25 @@ def test_numbers_in_names_count_as_numbers():
     assert in_order(names) == ["16", "baseline", "batch", "batch 2", "batch 16", "int8"]
 
 
-def test_names_that_the_api_refuses_and_those_after_the_thirtieth_are_counted():
-    names = {f"batch {size}" for size in range(MOST + 2)} | {"x" * LONGEST, "y" * (LONGEST + 1), "1" * 5000}
-    asked, left_out = shown(names)
-    assert asked == [f"batch {size}" for size in range(MOST)]
-    assert left_out == [
-        "Variants that are not shown: 3. Choose some in the sidebar.",
-        "Variants with names of more than 256 characters, which are not shown: 2.",
-    ]
-    assert shown({"batch 31"}) == (["batch 31"], [])
+def answer(names, total, ended=4):
+    groups = [summary(1, 0.1, value=name, requests={"total": ended}) for name in names]
+    return {"groups": groups, "groups_total": total}
+
+
+@pytest.mark.parametrize("place", [None, 0, MOST - 1, MOST])
+def test_thirty_variants_are_shown_in_the_order_of_their_names_and_the_others_counted(place):
+    """One more group is asked for: that of requests without a variant is none of them."""
+    names = [f"batch {size}" for size in range(MOST + 1)]
+    if place is not None:
+        names.insert(place, "")
+    listed, left_out = shown(answer(names[: MOST + 1], total=40))
+    assert [name for name, _ in listed] == [f"batch {size}" for size in range(MOST)]
+    assert left_out == 40 - MOST - (place is not None)
+
+
+def test_a_variant_of_which_no_request_ended_has_no_row():
+    assert shown(answer(["a"], total=1, ended=0)) == ([], 0)
+    assert shown(answer([""], total=1)) == ([], 0)
 
 
 def test_a_row_has_its_units_and_no_number_for_what_is_unknown():

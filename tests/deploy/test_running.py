@@ -15,7 +15,7 @@ from tokentrail.load import CHAT, poisson, run
 from tokentrail.load.compare import compare
 
 SERVICES = os.environ.get("COMPOSE_TEST", "").split()
-"""Those that are started with all that they need; none when the tests are not asked for."""
+"""Services that are started with all that they need; none when the tests are not asked for."""
 OURS = ("collector", "engine", "dashboard")
 READY_S = 1800
 MODEL = "smollm2-135m-instruct"

@@ -1,4 +1,4 @@
-"""The same engine on CUDA; skipped where there is none."""
+"""The engine on CUDA gives the results of the one on a CPU; skipped where there is no CUDA."""
 
 import pytest
 import torch

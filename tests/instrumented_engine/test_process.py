@@ -18,7 +18,7 @@ MODEL = "smollm2-135m-instruct"
 
 
 @pytest.fixture(scope="module")
-def collector():
+def receiver():
     """An OTLP/HTTP endpoint that keeps the spans that it gets; (url, spans)."""
     import threading
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,9 +45,9 @@ def collector():
 
 
 @pytest.fixture(scope="module")
-def process(smollm_file, collector):
+def process(smollm_file, receiver):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector[0])
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver[0])
         command = [sys.executable, "-m", "instrumented_engine", "--port", "0", "--threads", "2", "--variant", "v1"]
         command += ["--device", "cpu", "--kv-blocks", "64"]
         with few_files():
@@ -58,7 +58,7 @@ def process(smollm_file, collector):
     started.stdout.close()
 
 
-def test_a_life(process, collector):
+def test_a_life(process, receiver):
     line = process.stdout.readline()
     url = re.fullmatch(r"listening on (http://127\.0\.0\.1:\d+)\n", line)[1]
     assert httpx.get(f"{url}/healthz").status_code == 200
@@ -84,7 +84,7 @@ def test_a_life(process, collector):
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 0
 
-    spans = collector[1]()
+    spans = receiver[1]()
     ended = [s for s in spans if {"tokentrail.status", "gen_ai.response.id"} <= s.attributes.keys()]
     requests = {s.attributes["gen_ai.response.id"]: s for s in ended}
     assert sorted(r.attributes["tokentrail.status"] for r in requests.values()) == ["cancelled", "ok", "ok"]

@@ -189,7 +189,7 @@ CATALOGUE = (
 
 
 def untold(found: Run) -> Run:
-    """The same run as an engine tells it that does not say why requests wait."""
+    """The run as an engine tells it that does not say why requests wait."""
     requests = {name: column for name, column in found.requests.items() if not name.startswith("wait_")}
     steps = {name: column for name, column in found.steps.items() if not name.startswith("waiting_for_")}
     return replace(found, requests=requests, steps=steps)

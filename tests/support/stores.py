@@ -38,6 +38,7 @@ class LazyStore(Store):
         super().__init__(dsn, **timeouts)
         self._waiting = {}
         self._waiting_lock = threading.Lock()
+        self._types = {}
 
     def put(self, table, columns, rows):
         """Insert rows at the next call of `client`, in the order in which they came."""
@@ -55,7 +56,12 @@ class LazyStore(Store):
             while self._waiting:
                 table, columns = next(iter(self._waiting))
                 rows = self._waiting.pop((table, columns))
-                client.insert(table, rows, column_names=columns, settings=AS_THEY_ARE)
+                if table not in self._types:  # the client would ask for them before each insert
+                    self._types[table] = {
+                        name: kind for name, kind, *_ in client.query(f"DESCRIBE {table}").result_rows
+                    }
+                types = [self._types[table][name] for name in columns]
+                client.insert(table, rows, column_names=columns, column_type_names=types, settings=AS_THEY_ARE)
         return client
 
     def with_timeout(self, send_receive_timeout_s):
@@ -63,8 +69,8 @@ class LazyStore(Store):
         return super().with_timeout(send_receive_timeout_s)
 
 
-AS_THEY_ARE = {"insert_deduplicate": 0, "optimize_on_insert": 0}
-"""Rows of one key stay apart, as if they had come one by one."""
+AS_THEY_ARE = {"insert_deduplicate": 0, "optimize_on_insert": 0, "max_threads": 1}
+"""Rows of one key stay apart, as if they had come one by one. A second thread for one row costs more than the row."""
 
 
 def new_store(folder):
@@ -109,5 +115,5 @@ def write_version_2(store):
 def drop_everything(store):
     """Drop all tables and views, so that the store is as a new one."""
     sql = "SELECT name FROM system.tables WHERE database = currentDatabase() ORDER BY engine != 'MaterializedView'"
-    for (name,) in store.query(sql).result_rows:
-        store.client().command(f"DROP TABLE IF EXISTS `{name}` SYNC")
+    if names := [f"`{name}`" for (name,) in store.query(sql).result_rows]:
+        store.client().command(f"DROP TABLE {', '.join(names)} SYNC")

@@ -52,7 +52,7 @@ class Collector(TraceServiceServicer):
 
 
 @pytest.fixture
-def collector():
+def receiver():
     servicer = Collector()
     server = grpc.server(ThreadPoolExecutor(2))
     add_TraceServiceServicer_to_server(servicer, server)
@@ -62,14 +62,14 @@ def collector():
     server.stop(0)
 
 
-def send(collector, **given):
-    return OtlpGrpc(Endpoint.to(collector.url, protocol=GRPC, **given))(b"")
+def send(receiver, **given):
+    return OtlpGrpc(Endpoint.to(receiver.url, protocol=GRPC, **given))(b"")
 
 
-def test_a_proxy_stands_between_this_machine_and_others_alone(collector, monkeypatch):
+def test_a_proxy_stands_between_this_machine_and_others_alone(receiver, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
-        assert send(collector).status is SendStatus.DELIVERED
+        assert send(receiver).status is SendStatus.DELIVERED
         with ThreadPoolExecutor(1) as pool:
             elsewhere = OtlpGrpc(Endpoint.to("http://collector.test:4317", protocol=GRPC, timeout_s=60))
             answer = pool.submit(elsewhere, b"")
@@ -81,21 +81,21 @@ def test_a_proxy_stands_between_this_machine_and_others_alone(collector, monkeyp
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "deflate"])
-def test_a_trail_over_grpc(collector, compression):
-    endpoint = Endpoint.to(collector.url, protocol=GRPC, headers={"Authorization": "Bearer x"}, compression=compression)
+def test_a_trail_over_grpc(receiver, compression):
+    endpoint = Endpoint.to(receiver.url, protocol=GRPC, headers={"Authorization": "Bearer x"}, compression=compression)
     trail = Trail(Settings(endpoint, strict=True), service_name="mine")
     trail.step(0, T0, T0, [])
     assert trail.shutdown(120)
-    ((request, metadata),) = collector.calls
+    ((request, metadata),) = receiver.calls
     assert [span.name for span in parse_spans(request.SerializeToString())] == ["tokentrail.step"]
     assert metadata["authorization"] == "Bearer x"
     assert metadata["user-agent"].startswith("tokentrail")
 
 
-def test_partial_success_is_told(collector):
+def test_partial_success_is_told(receiver):
     partial = ExportTracePartialSuccess(rejected_spans=3, error_message="too old")
-    collector.script = [ExportTraceServiceResponse(partial_success=partial)]
-    outcome = send(collector)
+    receiver.script = [ExportTraceServiceResponse(partial_success=partial)]
+    outcome = send(receiver)
     assert (outcome.status, outcome.rejected, outcome.detail) == (SendStatus.DELIVERED, 3, "too old")
 
 
@@ -111,16 +111,16 @@ def test_partial_success_is_told(collector):
         (grpc.StatusCode.UNAUTHENTICATED, 1.0, SendStatus.REFUSED),
     ],
 )
-def test_statuses_mean_again_or_never(collector, code, delay_s, status):
-    collector.script = [(code, "no room", delay_s)]
-    outcome = send(collector)
+def test_statuses_mean_again_or_never(receiver, code, delay_s, status):
+    receiver.script = [(code, "no room", delay_s)]
+    outcome = send(receiver)
     assert outcome.status is status
     assert outcome.retry_after_s == (delay_s if status is SendStatus.RETRY else None)
-    assert all(part in outcome.detail for part in (collector.url, code.name, "no room"))
+    assert all(part in outcome.detail for part in (receiver.url, code.name, "no room"))
 
 
-def test_a_message_that_is_too_large_is_split(collector):
-    outcome = OtlpGrpc(Endpoint.to(collector.url, protocol=GRPC))(bytes(5 << 20))  # grpcio takes 4 MiB by default
+def test_a_message_that_is_too_large_is_split(receiver):
+    outcome = OtlpGrpc(Endpoint.to(receiver.url, protocol=GRPC))(bytes(5 << 20))  # grpcio takes 4 MiB by default
     assert outcome.status is SendStatus.TOO_LARGE
 
 
@@ -172,20 +172,20 @@ def test_a_client_certificate_without_a_key_of_its_own_does_not_end_the_process(
     assert run(code, "http://127.0.0.1:9").split() == ["RETRY"]
 
 
-def test_a_missing_ca_file_is_waited_for_and_https_is_encrypted(collector, tmp_path):
+def test_a_missing_ca_file_is_waited_for_and_https_is_encrypted(receiver, tmp_path):
     ca = tmp_path / "ca.pem"
-    endpoint = Endpoint.to(collector.url.replace("http", "https"), protocol=GRPC, certificate=str(ca), timeout_s=2)
+    endpoint = Endpoint.to(receiver.url.replace("http", "https"), protocol=GRPC, certificate=str(ca), timeout_s=2)
     transport = OtlpGrpc(endpoint)
     outcome = transport(b"")
     assert (outcome.status, "ca.pem" in outcome.detail) == (SendStatus.RETRY, True)
     ca.write_text("")
     assert transport(b"").status is SendStatus.RETRY  # the server speaks no TLS
-    assert collector.calls == []
+    assert receiver.calls == []
 
 
-def test_the_call_is_not_traced_by_instrumentations(collector, monkeypatch):
+def test_the_call_is_not_traced_by_instrumentations(receiver, monkeypatch):
     seen = []
-    transport = OtlpGrpc(Endpoint.to(collector.url, protocol=GRPC))
+    transport = OtlpGrpc(Endpoint.to(receiver.url, protocol=GRPC))
     call = transport._connect()
 
     def export(*given, **how):

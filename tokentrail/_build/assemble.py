@@ -87,7 +87,7 @@ class Assembler:
         self.bench.batch_ns = now
         records = sorted_by_kind(batch)
         take_break()
-        slots.take(records.started, self._sampling, self.bench.lacking)
+        slots.take(records.started, self._sampling, self.bench.behind_by)
         slots.take_choices(records.choices)
         take_break()
         try:
@@ -216,7 +216,7 @@ class Assembler:
         ids = self.bench.span_ids(count)
         columns = Columns(trace, ids, None, steps.start, steps.end, values, lengths=np.array([count]))
         names = [name for name, is_known in zip(STEP_NAMES, known, strict=False) if is_known]
-        return self.bench.fill(columns, semconv.STEP_SPAN, names, behind=self.bench.lacking(steps.start))
+        return self.bench.fill(columns, semconv.STEP_SPAN, names, behind=self.bench.behind_by(steps.start))
 
     def _traced(self, tokens: _Tokens) -> _Tokens:
         """The tokens that become spans."""

@@ -48,7 +48,7 @@ def cold_start_blocks(bench: Workbench, starts: Sequence[ColdStartSpan]) -> list
     spans = []
     for start in starts:
         try:
-            behind = int(bench.lacking(np.array(start.start)))
+            behind = int(bench.behind_by(np.array(start.start)))
             spans.append(
                 span_bytes(cold_start_span(start._replace(start=start.start + behind, end=start.end + behind)))
             )
@@ -91,5 +91,5 @@ def _kv_block(bench: Workbench, events: list[KvSpan]) -> Block:
         semconv.KV_SPAN_PREFIX + first.kind,
         [*ints],
         tuple(texts.items()),
-        behind=bench.lacking(columns.start),
+        behind=bench.behind_by(columns.start),
     )

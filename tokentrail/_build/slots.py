@@ -87,10 +87,10 @@ class Slots:
         self,
         requests: Sequence[RequestTrail],
         sampling: Sampling | None = None,
-        lacking: Callable[[I64], I64 | int] = lambda _: 0,
+        behind_by: Callable[[I64], I64 | int] = lambda _: 0,
     ) -> None:
         """Gives new requests their slots. `sampling` decides which requests get token spans (None: all), and the time
-        from which a request is certain to be kept. `lacking` tells how far stamps are behind the wall clock.
+        from which a request is certain to be kept. `behind_by` tells how far stamps are behind the wall clock.
         """
         taken = self._taken(len(requests))
         for slot, request in zip(taken, requests, strict=True):
@@ -100,7 +100,7 @@ class Slots:
         self.trace_high[rows], self.trace_low[rows] = trace_columns(requests)
         self.span[rows] = [request.span_id for request in requests]
         self.arrival[rows] = self.last[rows] = [request.started.arrival_ns for request in requests]
-        self.behind[rows] = lacking(self.arrival[rows])
+        self.behind[rows] = behind_by(self.arrival[rows])
         for column in (self.tokens, self.first, self.dropped, self.announcement, self.wait):
             column[rows] = 0
         self.last_step[rows] = self.end[rows] = NEVER

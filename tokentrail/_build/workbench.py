@@ -39,7 +39,7 @@ class Workbench:
         """New span ids."""
         return np.maximum(np.frombuffer(self.ids.bytes(8 * count), np.uint64), 1)  # an id is not 0
 
-    def lacking(self, stamps: I64) -> I64 | int:
+    def behind_by(self, stamps: I64) -> I64 | int:
         """How far each stamp is behind the wall clock; 0 where a caller took it from the wall clock itself (ns)."""
         if not self.behind_ns:
             return 0

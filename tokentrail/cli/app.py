@@ -226,7 +226,16 @@ def _become(module: str, context: typer.Context) -> NoReturn:
     os.execve(command[0], command, parts.environment())  # noqa: S606 # our own command
 
 
-for command in (asking.requests, asking.request, asking.tail, asking.spans, asking.doctor):
+for command in (
+    asking.requests,
+    asking.request,
+    asking.tail,
+    asking.compare,
+    asking.check,
+    asking.differences,
+    asking.spans,
+    asking.doctor,
+):
     app.command()(command)
 
 dead_letters = typer.Typer(help="Acknowledged payloads that the collector's store refused.", **_HELP)

@@ -198,6 +198,130 @@ def tail(
         raise typer.Exit from None
 
 
+def _side(name: str) -> Any:
+    return typer.Option(
+        name, metavar="NAME=VALUE", help="A filter, start or end of this side: variant=old. May be repeated."
+    )
+
+
+@_of_our_version()
+def compare(
+    a: Annotated[list[str] | None, _side("--a")] = None,
+    b: Annotated[list[str] | None, _side("--b")] = None,
+    at: Annotated[str | None, typer.Option(help="Compare the time before this moment with the time after it.")] = None,
+    span: Annotated[str, typer.Option(help="The time before and after --at.")] = "1h",
+    api: ApiUrl = "http://127.0.0.1:8080",
+    start: Start = "-1h",
+    end: End = "now",
+    model: Models = None,
+    tenant: Tenants = None,
+    engine: Engines = None,
+    slo_class: Classes = None,
+    relevant: Annotated[float, typer.Option(help="Differences of up to this share are called the same.")] = 0.1,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two sets of requests, like for like, with 95 % intervals."""
+    from tokentrail.cli import compare as compare_
+
+    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, at=at, relevant=relevant)
+    filters |= {"span": span} if at else {"start": start, "end": end}
+    own = {**compare_.of_side("a", a or []), **compare_.of_side("b", b or [])}
+    answer = _ask(api, lambda client: client.get("compare", **filters, **own))
+    if as_json:
+        print_json(answer)
+    else:
+        compare_.show(console(), answer)
+
+
+@_of_our_version()
+def differences(
+    api: ApiUrl = "http://127.0.0.1:8080",
+    start: Start = "-15m",
+    end: End = "now",
+    model: Models = None,
+    tenant: Tenants = None,
+    engine: Engines = None,
+    slo_class: Classes = None,
+    slo: SloName = None,
+    verdict: Annotated[str | None, typer.Option(help="Select this verdict; without a selection, bad.")] = None,
+    status: Annotated[str | None, typer.Option(help="Select what ended so: ok, error, cancelled, unknown.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Select by this latency: ttft, tpot or e2e.")] = None,
+    at_least: Annotated[str | None, typer.Option(help="Select a latency of so much or more: 500ms.")] = None,
+    at_most: Annotated[str | None, typer.Option(help="Select a latency of so much or less.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what the bad requests, or others that you select, have that the rest has not."""
+    from tokentrail.cli import differences as differences_
+
+    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, slo=slo, verdict=verdict)
+    filters |= _filters(metric=metric, at_least=at_least, at_most=at_most) | {"start": start, "end": end}
+    answer = _ask(api, lambda client: client.get("differences", **filters, **_filters(**{"select.status": status})))
+    if as_json:
+        print_json(answer)
+        return
+    _tell_end(answer)
+    differences_.show(console(), answer)
+
+
+@_of_our_version()
+def check(
+    slo: Annotated[str, typer.Option(help="The SLO that judges.")],
+    api: ApiUrl = "http://127.0.0.1:8080",
+    since: Annotated[str, typer.Option(help="Start of what is checked: when the release began, or -1h.")] = "-1h",
+    model: Models = None,
+    tenant: Tenants = None,
+    engine: Engines = None,
+    variant: Annotated[list[str] | None, typer.Option(help="Only requests of this variant; may be repeated.")] = None,
+    against_variant: Annotated[str | None, typer.Option(help="Compare with this variant, at the same time.")] = None,
+    against_time: Annotated[
+        str | None, typer.Option(metavar="START/END", help="Compare with this time: -2d/-1d, or two of RFC 3339.")
+    ] = None,
+    objective: Annotated[float | None, typer.Option(help="In place of the SLO's own: 0.99.")] = None,
+    relevant: Annotated[float, typer.Option(help="The smallest difference that matters, as a share.")] = 0.2,
+    quantile: Annotated[float, typer.Option(help="The percentile of latencies that is compared.")] = 0.99,
+    wait: Annotated[str, typer.Option(help="Ask again for so long while it is not decided: 15m.")] = "0s",
+    junit: Annotated[Path | None, typer.Option(help="Write the numbers there as JUnit's XML.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell whether a release is good (status 0), worse (1), or not decided or not answered (2)."""
+    from tokentrail.cli import check as check_
+
+    filters = _filters(slo=slo, model=model, tenant=tenant, engine=engine, variant=variant, objective=objective)
+    filters |= {"relevant": relevant, "quantile": quantile}
+    if against_variant:
+        filters["against.variant"] = against_variant
+    if against_time:
+        start, slash, end = against_time.partition("/")
+        if not slash:
+            msg = f"--against-time: START/END, such as -2d/-1d, not {against_time!r}"
+            raise typer.BadParameter(msg)
+        filters |= {"against.start": start, "against.end": end}
+    try:
+        wait_s = check_.seconds(wait)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--wait") from error
+
+    def answer_of(client: Api) -> Mapping[str, Any]:
+        return check_.until_decided(
+            lambda begun: client.get("check", **filters, start=begun or since, end="now"), wait_s, tell=note
+        )
+
+    try:
+        answer = _ask(api, answer_of)
+        if junit:
+            try:
+                check_.write_junit(junit, answer)
+            except OSError as error:
+                fail(RuntimeError(f"{junit} cannot be written ({error.strerror}): name another file"))
+    except typer.Exit as error:  # the status 1 would say that the release is worse
+        raise typer.Exit(check_.EXIT["not decided"]) from error
+    if as_json:
+        print_json(answer)
+    else:
+        check_.show(console(), answer)
+    raise typer.Exit(check_.EXIT[answer["verdict"]])
+
+
 def doctor(
     api: ApiUrl = "http://127.0.0.1:8080",
     otlp_http: Annotated[str, typer.Option(help="Address to which engines send OTLP/HTTP.")] = "http://127.0.0.1:4318",

@@ -116,7 +116,7 @@ def follow(
         try:
             ended = _ended(api, filters, now - answered)
         except HTTPError as error:
-            if not _passes(error):
+            if not passes(error):
                 raise
             if not is_away:
                 tell(f"the collector does not answer ({error}): it is asked until it does")
@@ -138,7 +138,7 @@ def _ended(api: Api, filters: Mapping[str, Any], since_s: float) -> list[dict[st
     return api.requests(start=f"-{_LATE_S + since_s:.3f}s", **filters)
 
 
-def _passes(error: HTTPError) -> bool:
+def passes(error: HTTPError) -> bool:
     """Whether a later question may be answered: the collector restarts, or has too much to do."""
     if isinstance(error, HTTPStatusError):
         return error.response.status_code == codes.TOO_MANY_REQUESTS or error.response.is_server_error

@@ -1,7 +1,6 @@
-"""docs/engines/README.md has the table made of collector/measure/abilities.yaml, and recordings hold that file."""
+"""Recordings hold collector/measure/abilities.yaml, of which the table of docs/engines/README.md is made."""
 
 import re
-from os.path import relpath
 from pathlib import Path
 
 import pytest
@@ -15,27 +14,7 @@ from tests.collector.samples.scrapes import Scrapes
 from tests.support.recordings import DATA, Recording, replay
 
 ROOT = Path(__file__).parents[3]
-TABLES_PAGE = ROOT / "docs" / "engines" / "README.md"
-MARKS = {"full": "●", "partly": "◐", "none": "○"}
 RECORDED = [connection for connection in known().connections if not connection.held_by.startswith("tests/")]
-
-
-def table():
-    """The lines of the table as its page must have them."""
-    header = ["", *known().abilities.values()]
-    rows = [
-        [
-            f"[{connection.name}]({relpath(ROOT / connection.page, TABLES_PAGE.parent)})",
-            *(MARKS[connection.tells[what]] for what in known().abilities),
-        ]
-        for connection in known().connections
-    ]
-    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] + [":-:"] * len(known().abilities), *rows)]
-
-
-def test_the_page_has_the_table():
-    lines = "\n".join(table())
-    assert lines in TABLES_PAGE.read_text(), f"write these lines:\n{lines}"
 
 
 def test_every_connection_has_a_page_and_a_mark_for_everything():

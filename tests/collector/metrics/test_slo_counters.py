@@ -153,3 +153,16 @@ def test_requests_that_were_counted_early_are_forgotten_after_a_day_and_the_olde
     assert found.forget(KEEP_NS + 5) == 0
     assert [key for key, _ in found.dump()] == ["newest"]
     assert EarlyRequests([("a day", {"seen_ns": 1, "late": (), "lost": ()})]).forget(KEEP_NS + 1) == 0
+
+
+def test_a_gauge_of_an_slo_has_the_requests_that_come_days_late(rows, scrape, clock):
+    """Whole days that are past are remembered from one evaluation to the next."""
+    attainment = "tokentrail_slo_attainment_ratio", "slo=all", "tenant="
+    bad = {"e2e": 61 * SECOND}
+    rows.requests([{"ended": NOW - day * 86_400 * SECOND} for day in (3, 4)])
+    found = [scrape()[attainment]]
+    for late in ([bad, bad], [bad] * 4):
+        rows.requests([{"ended": NOW - 3 * 86_400 * SECOND, **request} for request in late])
+        clock.now += 120 * SECOND
+        found.append(scrape()[attainment])
+    assert found == [1.0, 0.5, 0.25]

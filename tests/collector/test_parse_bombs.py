@@ -6,10 +6,10 @@ import threading
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from collector.receive import density, json_otlp, logs
+from collector.receive import json_otlp, logs, parse_bombs
 from collector.receive.checked import ItemLimits
-from collector.receive.density import check_density, place_to_parse, tiny_fields
 from collector.receive.errors import BusyError, MalformedError, TooLargeError
+from collector.receive.parse_bombs import check_for_bomb, tiny_fields, turn_to_parse
 from collector.receive.validate import check
 from collector.samples.check import check as check_samples
 from tests.fuzz_wire import LEN, field
@@ -64,18 +64,18 @@ def smallest_spans(count, **at):
 @pytest.mark.parametrize("before", [b"", GROUP], ids=["alone", "behind a group"])
 def test_the_smallest_good_spans_are_taken(before):
     body = before + smallest_spans(20_000).body()
-    check_density(body, 46)
+    check_for_bomb(body, 46)
     checked = check(body, LIMITS)
     assert (checked.items, checked.rejected) == (20_000, {})
     with pytest.raises(MalformedError):
-        check_density(body, 100)
+        check_for_bomb(body, 100)
 
 
 def test_every_good_span_may_have_a_resource_and_a_scope_of_its_own():
     one = smallest_spans(1).message.resource_spans[0]
     one.schema_url = one.scope_spans[0].schema_url = "https://s"
     body = field(1, LEN, one.SerializeToString()) * 12_000
-    check_density(body, 46)
+    check_for_bomb(body, 46)
 
 
 def test_a_small_body_says_of_each_span_what_is_wrong():
@@ -117,20 +117,20 @@ OF_ONE_SPAN = {
 @pytest.mark.parametrize("bomb", OF_ONE_SPAN)
 def test_many_tiny_fields_anywhere_are_refused_before_they_are_parsed(check_of, bomb, monkeypatch):
     """64 MiB of empty links of one span took 3 GB until it was refused as too large."""
-    monkeypatch.setattr(density, "_MOST_TINY", EMPTY - 1)
+    monkeypatch.setattr(parse_bombs, "_MOST_TINY", EMPTY - 1)
     with pytest.raises(TooLargeError, match="more than 199999 fields of less than 8 bytes; send smaller batches"):
         check_of(OF_ONE_SPAN[bomb], LIMITS)
 
 
 def test_tiny_fields_are_counted_across_the_pieces_in_which_a_body_is_read(monkeypatch):
-    monkeypatch.setattr(density, "_MOST_TINY", 1)
+    monkeypatch.setattr(parse_bombs, "_MOST_TINY", 1)
     for size in (0, 1, 3, 4, 5):
-        monkeypatch.setattr(density, "_AT_ONCE_BYTES", size or 2**20)
+        monkeypatch.setattr(parse_bombs, "_AT_ONCE_BYTES", size or 2**20)
         assert tiny_fields(b"\x4a\x07\x0a\x01k\x12\x02\x18\x05" * 2) == 6
 
 
 def test_text_and_random_bytes_have_few_tiny_fields(monkeypatch):
-    monkeypatch.setattr(density, "_MOST_TINY", 1)
+    monkeypatch.setattr(parse_bombs, "_MOST_TINY", 1)
     assert tiny_fields(b"*2:BJRZbjrz" * 1000) == 0
     assert tiny_fields(os.urandom(2**20)) < 2**20 / 100
 
@@ -140,14 +140,14 @@ def test_large_bodies_are_checked_one_at_a_time_and_small_ones_beside_them():
 
     def second():
         entered.set()
-        with place_to_parse(2**23 + 1):
+        with turn_to_parse(2**23 + 1):
             done.append("second")
 
     thread = threading.Thread(target=second)
-    with place_to_parse(2**23 + 1):
+    with turn_to_parse(2**23 + 1):
         thread.start()
         assert entered.wait(120)
-        with place_to_parse(2**23):
+        with turn_to_parse(2**23):
             done.append("small")
         done.append("first")
     thread.join(120)
@@ -156,16 +156,16 @@ def test_large_bodies_are_checked_one_at_a_time_and_small_ones_beside_them():
 
 
 def test_a_body_whose_turn_does_not_come_is_refused_and_takes_no_place(monkeypatch):
-    monkeypatch.setattr(density, "_LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(parse_bombs, "_LONGEST_WAIT_S", 0.01)
     size = 2**23 + 1
     for _ in range(2):
         with (
-            place_to_parse(size),
+            turn_to_parse(size),
             pytest.raises(BusyError, match=r"checked for 0.01 s; try again"),
-            place_to_parse(size),
+            turn_to_parse(size),
         ):
             pass
-    with pytest.raises(ZeroDivisionError), place_to_parse(size):
+    with pytest.raises(ZeroDivisionError), turn_to_parse(size):
         raise ZeroDivisionError
-    with place_to_parse(size):
+    with turn_to_parse(size):
         pass

@@ -38,7 +38,7 @@ _LONGEST_WAIT_S: Final = 10.0
 
 
 @contextmanager
-def place_to_parse(size: int) -> Iterator[None]:
+def turn_to_parse(size: int) -> Iterator[None]:
     """Let few threads at a time parse bodies of this size: each takes many times its bytes, and the GIL anyway.
 
     Raises `BusyError` for a body whose turn does not come within ten seconds.
@@ -53,13 +53,13 @@ def place_to_parse(size: int) -> Iterator[None]:
         places.release()
 
 
-def check_number(items: int, size: int, least_bytes: int) -> None:
+def check_count(items: int, size: int, least_bytes: int) -> None:
     """Raise `MalformedError` when a large body of this size has no bytes for so many items."""
     if size > _SMALL_BYTES:
-        _refuse_if_dense(items, 0, size, least_bytes)
+        _refuse_bomb(items, 0, size, least_bytes)
 
 
-def check_density(body: bytes, least_bytes: int) -> None:
+def check_for_bomb(body: bytes, least_bytes: int) -> None:
     """Raise `MalformedError` for a body with more items than it has bytes for, when one has at least so many bytes.
 
     So it does for one with more than 10,000 resources and scopes that are empty. Raise `TooLargeError` for one with
@@ -74,11 +74,11 @@ def check_density(body: bytes, least_bytes: int) -> None:
     try:
         for added in _items_of_scopes(body):
             around, items = around + 1, items + added
-            _refuse_if_dense(items, around, len(body), least_bytes)
+            _refuse_bomb(items, around, len(body), least_bytes)
     except NotUniformError:  # a field that OTLP does not have, as a group
         measured = MEASURED.FromString(body)
         sizes = [len(scope.spans) for _, scope in scopes(measured)]
-        _refuse_if_dense(sum(sizes), len(measured.resource_spans) + len(sizes), len(body), least_bytes)
+        _refuse_bomb(sum(sizes), len(measured.resource_spans) + len(sizes), len(body), least_bytes)
     except DecodeError:
         return  # the parser of the whole body says why
 
@@ -111,7 +111,7 @@ def _items_of_scopes(body: bytes) -> Iterator[int]:
             yield len(SCOPE_SPANS.FromString(body[value:following]).spans) if is_scope else 0
 
 
-def _refuse_if_dense(items: int, around: int, size: int, least_bytes: int) -> None:
+def _refuse_bomb(items: int, around: int, size: int, least_bytes: int) -> None:
     if (items - _FREE) * least_bytes > size or around - _FREE > 10 * items:
         msg = f"the body has {items + around} parts or more in {size} bytes, so most of them are empty"
         raise MalformedError(msg)

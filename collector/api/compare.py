@@ -1,0 +1,87 @@
+"""`/compare`: two sets of requests, like for like, with intervals."""
+
+from __future__ import annotations
+
+from typing import Annotated, get_args
+
+from fastapi import APIRouter, Query
+from pydantic import ConfigDict, Field
+
+from collector.api.context import Context
+from collector.api.parameters import Duration, Names, Time, WindowQuery
+from collector.api.problems import bad_parameter
+from collector.measure.compare import Comparison, Side, compare, read_side
+from collector.measure.reader import Reader
+from collector.measure.times import Moment, rfc3339
+from collector.slo.model import Dimension
+
+_OF_A, _OF_B = "This filter for A alone, in place of the common one", "This filter for B alone"
+
+
+class CompareQuery(WindowQuery):
+    """Filters and times of both sides, and those of one side behind `a.` and `b.`."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, populate_by_name=False)
+
+    a_start: Time | None = Field(None, alias="a.start", description="The start of A, if it has its own")
+    a_end: Time | None = Field(None, alias="a.end", description="The end of A")
+    a_model: Names = Field([], alias="a.model", description=_OF_A)
+    a_tenant: Names = Field([], alias="a.tenant", description=_OF_A)
+    a_variant: Names = Field([], alias="a.variant", description=_OF_A)
+    a_engine: Names = Field([], alias="a.engine", description=_OF_A)
+    a_slo_class: Names = Field([], alias="a.slo_class", description=_OF_A)
+    a_vantage: Names = Field([], alias="a.vantage", description=_OF_A)
+    b_start: Time | None = Field(None, alias="b.start", description="The start of B")
+    b_end: Time | None = Field(None, alias="b.end", description="The end of B")
+    b_model: Names = Field([], alias="b.model", description=_OF_B)
+    b_tenant: Names = Field([], alias="b.tenant", description=_OF_B)
+    b_variant: Names = Field([], alias="b.variant", description=_OF_B)
+    b_engine: Names = Field([], alias="b.engine", description=_OF_B)
+    b_slo_class: Names = Field([], alias="b.slo_class", description=_OF_B)
+    b_vantage: Names = Field([], alias="b.vantage", description=_OF_B)
+    at: Time | None = Field(None, description="A is the time before this moment, and B the time after it")
+    span: Duration = Field("1h", validate_default=True, description="The time before and after `at`")
+    relevant: float = Field(0.1, gt=0.001, le=10, description="Differences of up to this share are called the same")
+
+    def own(self, side: str) -> dict[str, list[str]]:
+        """The filters of a side that it does not share."""
+        return {key: values for key in get_args(Dimension) if (values := getattr(self, f"{side}_{key}"))}
+
+    def times(self, now_ns: int, side: str) -> tuple[Moment | None, Moment | None]:
+        """The start and the end of a side alone; None for a common one."""
+        if self.at is not None:
+            moment = self.at.at(now_ns)
+            return (_at(moment - self.span), self.at) if side == "a" else (self.at, _at(moment + self.span))
+        return getattr(self, f"{side}_start"), getattr(self, f"{side}_end")
+
+    def side(self, reader: Reader, side: str) -> Side:
+        """The requests of side `a` or `b`."""
+        start, end = self.times(reader.now_ns, side)
+        common = {key: getattr(self, key) for key in get_args(Dimension)}
+        times = {"start": start or self.start, "end": end or self.end}
+        query = WindowQuery.model_validate({**common, **self.own(side), **times})
+        window = query.window(reader)
+        words = [value for values in self.own(side).values() for value in values]
+        if start or end:
+            words.append(f"{rfc3339(window.start_ns)} to {rfc3339(window.end_ns)}")
+        return read_side(reader, ", ".join(words) or side.upper(), window, query.vantage)
+
+
+def _at(ns: int) -> Moment:
+    return Moment(max(ns, 0), relative=False)
+
+
+def router(ctx: Context) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["requests"])
+
+    @routes.get("/compare")
+    def get_compare(query: Annotated[CompareQuery, Query()]) -> Comparison:
+        """Compare B with A: percentiles like for like, attainment and rates, with 95 % intervals and a verdict."""
+        reader = ctx.reader()
+        if not any(query.own(side) or any(query.times(reader.now_ns, side)) for side in "ab"):
+            raise bad_parameter("a.variant", "say how the sides differ, as in a.variant=old&b.variant=new or at=-1h")
+        a, b = (query.side(reader, side) for side in "ab")
+        return compare(a, b, query.relevant)
+
+    return routes

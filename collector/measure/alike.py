@@ -1,0 +1,102 @@
+"""Like for like: weights that give two sets of requests the same mix of lengths.
+
+The weights are overlap weights: a request of one side counts by the probability that a request with its lengths would
+be of the other side (Li, Morgan, Zaslavsky: Balancing covariates via propensity score weighting, JASA 113, 2018). With
+logistic regression, the weighted means of all columns are then equal on both sides, and lengths that one side lacks
+count little:
+
+    a: prompts of 100, 200, 400 tokens    b: 200, 400, 800 tokens    100 and 800 count little, 200 and 400 most
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+import numpy as np
+
+from collector.measure.chance import Floats
+
+_KNOTS: Final = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
+"""Between these quantiles of a length, the logarithm of the odds is a straight line of it."""
+_REQUESTS_A_KNOT: Final = 50
+_FITTED: Final = 20_000
+"""Requests of each side that the regression looks at."""
+_STEPS: Final = 12
+_RIDGE: Final = 0.01
+_LEAST_DISTANCE: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Alike:
+    """The factor of each request's weight, and what the weights look at, for two sides."""
+
+    factors: tuple[Floats, Floats]
+    features: tuple[Floats, Floats]
+    """Shape (requests, features). The first is 1."""
+
+
+def alike(a: Sequence[Floats], b: Sequence[Floats], weights: tuple[Floats, Floats]) -> Alike:
+    """Weigh by columns, such as prompt and output tokens (NaN: not known), each an array with a number per request."""
+    sizes = len(weights[0]), len(weights[1])
+    knots = _KNOTS[:: max(1, round(6 * _REQUESTS_A_KNOT * max(len(a), 1) / max(min(sizes), 1)))]
+    pooled = [np.concatenate([one, other]) for one, other in zip(a, b, strict=True)]
+    matrix = np.hstack([np.ones((sum(sizes), 1)), *(_lines(column, knots) for column in pooled)])
+    of_b = np.repeat([0.0, 1.0], sizes)
+    balanced = np.concatenate([side / side.sum() for side in weights])  # both sides weigh the same
+    chosen = np.concatenate([np.arange(0, n, -(-n // _FITTED)) + i * sizes[0] for i, n in enumerate(sizes)])
+    odds = matrix @ _logistic(matrix[chosen], of_b[chosen], balanced[chosen] / balanced[chosen].sum() * len(chosen))
+    share_of_b = 1 / (1 + np.exp(-np.clip(odds, -30, 30)))
+    n = sizes[0]
+    return Alike((share_of_b[:n], 1 - share_of_b[n:]), (matrix[:n], matrix[n:]))
+
+
+def distance(a: Floats, b: Floats) -> float:
+    """The largest difference of two sides in the share up to a value (Kolmogorov and Smirnov), without NaN."""
+    a, b = np.sort(a[~np.isnan(a)]), np.sort(b[~np.isnan(b)])
+    if not a.size or not b.size:
+        return 0.0
+    both = np.concatenate([a, b])
+    below = (np.searchsorted(side, both, side="right") / side.size for side in (a, b))
+    return float(np.abs(next(below) - next(below)).max())
+
+
+def mix_differs(a: Floats, b: Floats) -> bool:
+    """Tell whether the values of two sides differ by more than chance (1 %), and by more than a little."""
+    spread = sum(1 / max(int(np.count_nonzero(~np.isnan(side))), 1) for side in (a, b))
+    return distance(a, b) > max(_LEAST_DISTANCE, 1.63 * sqrt(spread))
+
+
+def _lines(values: Floats, knots: Sequence[float]) -> Floats:
+    """Columns that add up to any line of the logarithm that bends at the knots; and one for what is not known."""
+    known = ~np.isnan(values)
+    if not known.any():
+        return np.empty((len(values), 0))
+    logs = np.log1p(np.where(known, values, 0.0))
+    of_known = logs[known]
+    scale = of_known.std()
+    columns = [] if known.all() else [(~known).astype(np.float64)]
+    if scale > 0:
+        bends = np.unique(np.quantile(of_known, knots))
+        middle = of_known.mean()
+        columns.append((logs - middle) / scale * known)
+        columns += [np.maximum(logs - bend, 0.0) / scale * known for bend in bends if bend < of_known.max()]
+    return np.stack(columns, axis=1) if columns else np.empty((len(values), 0))
+
+
+def _logistic(matrix: Floats, of_b: Floats, weights: Floats) -> Floats:
+    """The coefficients of a logistic regression, by Newton's method, with a little ridge on all but the first."""
+    ridge = np.full(matrix.shape[1], _RIDGE)
+    ridge[0] = 1e-9
+    found = np.zeros(matrix.shape[1])
+    for _ in range(_STEPS):
+        p = 1 / (1 + np.exp(-np.clip(matrix @ found, -30, 30)))
+        gradient = matrix.T @ (weights * (of_b - p)) - ridge * found
+        curvature = (matrix.T * (weights * p * (1 - p))) @ matrix + np.diag(ridge)
+        step = np.linalg.solve(curvature, gradient)
+        found = found + step
+        if np.abs(step).max() < 1e-6:
+            break
+    return found

@@ -1,0 +1,355 @@
+"""What is different about some requests: values that are commoner among them than among the others, beyond chance.
+
+A request is selected or not. Each value of each dimension is counted on both sides. The best one comes first, then the
+best of those that say more where the first is taken as known, and so on; one that says no more stands behind it:
+
+    bad: 80 of 100 of tenant acme, others: 90 of 900    tenant acme, also: model llama (acme uses no other)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import erfc, sqrt
+from typing import Any, Final
+
+import numpy as np
+
+from collector.answer import Answer
+from collector.measure.answers import WindowOut
+from collector.measure.chance import Bools, Floats, Ints
+from collector.measure.reader import Reader
+from collector.measure.window import Window
+from collector.slo.counts import Number
+from collector.sql.fragment import Fragment, all_of, merged
+from tokentrail.shared.formatting import count as digits
+from tokentrail.shared.formatting import percent
+
+_NAMES: Final = (
+    "model", "tenant", "variant", "engine", "service", "instance", "slo_class", "operation", "vantage",
+    "status", "error_type", "finish_reason",
+)  # fmt: skip
+_WAITS: Final = ("batch", "kv", "tokens", "priority")
+_WAITED: Final = f"array({', '.join(f'ifNull(wait_{name}_ns, 0)' for name in _WAITS)})"
+_FACTS: Final = {
+    "preempted": "multiIf(preemptions IS NULL, 'not known', preemptions > 0, 'yes', 'no')",
+    "cold_start": "if(ifNull(cold_start_ns, 0) > 0, 'yes', '')",
+    "longest_wait": f"if(arrayMax({_WAITED}) = 0, '', {[*_WAITS]}[indexOf({_WAITED}, arrayMax({_WAITED}))])",
+}
+"""SQL of what happened to a request."""
+_SIZES: Final = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cached_share": "if(input_tokens > 0, cached_tokens / input_tokens, NULL)",
+}
+"""SQL of numbers. Their values are the requests above or below a quantile."""
+_UNKNOWN: Final = -1
+_MOST_VALUES: Final = 200
+_MOST_OF_ONE: Final = 3
+_MOST_CONDITIONS: Final = 14
+_MOST_DIFFERENCES: Final = 5
+ALPHA: Final = 0.05
+"""The probability that anything is called a difference where nothing differs."""
+_LEAST_LIFT: Final = 1.2
+_LEAST_SHARE: Final = 0.05
+"""A value that fewer of the selected requests have explains little of them."""
+
+
+class Condition(Answer):
+    """A value of a dimension."""
+
+    dimension: str
+    value: str
+    """The value, or the bound of a number: `at least 3500`, `less than 120`, `not known`."""
+
+    @property
+    def text(self) -> str:
+        """The condition in words."""
+        return f"{self.dimension} {self.value or 'not given'}"
+
+
+class Part(Answer):
+    """How many requests of one side meet a condition."""
+
+    requests: Number
+    share: float
+
+
+class Difference(Answer):
+    """Conditions that are commoner among the selected requests."""
+
+    conditions: list[Condition]
+    """One, or two that say more together than each alone."""
+    selected: Part
+    others: Part
+    lift: float | None
+    """The share of the selected ÷ that of the others; null where none of the others meets it."""
+    p: float
+    """The probability of such a difference by chance, for all values that were tried."""
+    also: list[str]
+    """Conditions that say no more than this one."""
+
+
+class Differences(Answer):
+    """`/differences`."""
+
+    window: WindowOut
+    summary: str
+    selected: Number
+    others: Number
+    tried: int
+    """Values and pairs of values that were compared."""
+    differences: list[Difference]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    condition: Condition
+    where: Fragment
+    selected: float
+    others: float
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The selected requests and the others, as so many that stand for themselves."""
+
+    selected: float
+    others: float
+
+    def z(self, selected: Floats, others: Floats) -> Floats:
+        """Two-proportion z values with Yates' correction, of those that meet a condition; negative for rarer ones."""
+        met, total = selected + others, self.selected + self.others
+        expected = met * self.selected / total
+        variance = expected * self.others / total * (total - met) / max(total - 1, 1)
+        away = selected - expected
+        return np.sign(away) * np.maximum(np.abs(away) - 0.5, 0) / np.sqrt(np.where(variance > 0, variance, np.inf))
+
+
+def differences(reader: Reader, window: Window, selected: Fragment, compared: Fragment) -> Differences:
+    """What is different about the `selected` ones of the requests of a window that are `compared`."""
+    window = replace(window, filter=all_of(window.filter, compared))
+    edges = reader.queries.row("differences_edges", {"filter": window.filter}, **window.bounds)
+    sizes = {name: sorted({float(edge) for edge in edges[f"of_{name}"] if edge == edge}) for name in _SIZES}
+    rows = _rows(reader, window, selected, sizes)
+    first = [row for row in rows if row["name"] == "model"]
+    everything = Sides(sum(row["selected"] for row in first), sum(row["others"] for row in first))
+    candidates = [*_candidates(rows, sizes, everything)]
+    best = _best(candidates, everything)
+    tried = len(candidates) + len(best) * (len(best) - 1) // 2
+    found = _found(reader, window, selected, best, tried) if best and everything.selected and everything.others else []
+    return Differences(
+        window=WindowOut.of(window, reader.complete_ns),
+        summary=_summary(found, everything, tried),
+        selected=everything.selected,
+        others=everything.others,
+        tried=tried,
+        differences=found,
+    )
+
+
+def _rows(
+    reader: Reader, window: Window, selected: Fragment, sizes: Mapping[str, Sequence[float]]
+) -> list[dict[str, Any]]:
+    columns = {name: f"toString({name})" for name in _NAMES} | {
+        name: f"toString({sql})" for name, sql in _FACTS.items()
+    }
+    for name, edges in sizes.items():
+        above = " + ".join(f"({_SIZES[name]} >= {edge})" for edge in edges) or f"0 * {_SIZES[name]}"
+        columns[name] = f"toString(ifNull(toInt16({above}), {_UNKNOWN}))"
+    names = [f"of_{name}" for name in columns]
+    fragments = {
+        "filter": window.filter,
+        "selected": selected,
+        "names": Fragment(", ".join(names)),
+        "columns": Fragment(", ".join(f"{sql} AS of_{name}" for name, sql in columns.items())),
+        "sets": Fragment(", ".join(f"({name})" for name in names)),
+    }
+    found = reader.queries.rows("differences", fragments, **window.bounds, most=_MOST_VALUES)
+    by_bits = {(1 << len(columns)) - 1 - (1 << (len(columns) - 1 - i)): name for i, name in enumerate(columns)}
+    return [{**row, "name": by_bits[row["dimension"]]} for row in found]
+
+
+def _candidates(
+    rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, Sequence[float]], everything: Sides
+) -> Iterator[_Candidate]:
+    """All values, with how many requests have each."""
+    for i, row in enumerate(rows):
+        name, value = row["name"], row["value"]
+        if name in sizes:
+            continue
+        sql = _FACTS.get(name, name)
+        key = f"value_{i}"
+        where = Fragment(f"toString({sql}) = {{{key}:String}}", {key: value})
+        yield _Candidate(Condition(dimension=name, value=value), where, row["selected"], row["others"])
+    for name, edges in sizes.items():
+        counts = {int(row["value"]): (row["selected"], row["others"]) for row in rows if row["name"] == name}
+        if _UNKNOWN in counts:
+            condition = Condition(dimension=name, value="not known")
+            yield _Candidate(condition, Fragment(f"{_SIZES[name]} IS NULL"), *counts.pop(_UNKNOWN))
+        known = np.array([counts.get(i, (0.0, 0.0)) for i in range(len(edges) + 1)])
+        for i, edge in enumerate(edges, 1):
+            bound = percent(edge) if name == "cached_share" else digits(edge)
+            for word, sign, part in (("at least", ">=", known[i:]), ("less than", "<", known[:i])):
+                where = Fragment(f"ifNull({_SIZES[name]} {sign} {edge}, false)")
+                yield _Candidate(Condition(dimension=name, value=f"{word} {bound}"), where, *part.sum(axis=0).tolist())
+
+
+def _best(candidates: Sequence[_Candidate], everything: Sides) -> list[_Candidate]:
+    """The candidates that differ most, a few of each dimension."""
+    if not (everything.selected and everything.others):
+        return []
+    z = everything.z(*(np.array([getattr(one, name) for one in candidates]) for name in ("selected", "others")))
+    taken: list[_Candidate] = []
+    for place in np.argsort(-z, kind="stable"):
+        one = candidates[int(place)]
+        same = [other for other in taken if other.condition.dimension == one.condition.dimension]
+        if z[place] <= 0 or len(taken) == _MOST_CONDITIONS:
+            break
+        if len(same) < _MOST_OF_ONE:
+            taken.append(one)
+    return taken
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Requests by which conditions they meet."""
+
+    met: Bools
+    """Shape (groups, conditions)."""
+    selected: Floats
+    others: Floats
+
+    def conditional(self, column: Bools, known: Sequence[Bools]) -> float:
+        """The z value of a condition where the requests that agree in the `known` ones are compared.
+
+        Mantel and Haenszel: Statistical aspects of the analysis of data from retrospective studies of disease, Journal
+        of the National Cancer Institute 22, 1959.
+        """
+        strata = sum((one.astype(np.int64) << i for i, one in enumerate(known)), np.zeros(len(column), np.int64))
+        away = variance = 0.0
+        for stratum in np.unique(strata):
+            inside = strata == stratum
+            chosen, rest = self.selected[inside], self.others[inside]
+            has = column[inside]
+            a, m1, m0 = chosen[has].sum(), chosen.sum(), rest.sum()
+            n1, total = a + rest[has].sum(), m1 + m0
+            if total > 1:
+                away += a - n1 * m1 / total
+                variance += n1 * (total - n1) * m1 * m0 / total**2 / (total - 1)
+        return max(abs(away) - 0.5, 0.0) / sqrt(variance) * (1 if away > 0 else -1) if variance > 0 else 0.0
+
+
+def _found(
+    reader: Reader, window: Window, selected: Fragment, best: Sequence[_Candidate], tried: int
+) -> list[Difference]:
+    bits = " + ".join(f"bitShiftLeft(toUInt32({one.where.sql}), {i})" for i, one in enumerate(best))
+    fragments = {
+        "filter": window.filter,
+        "selected": selected,
+        "bits": Fragment(bits, merged([one.where for one in best])),
+    }
+    rows = reader.queries.columns("differences_together", fragments, **window.bounds)
+    mask: Ints = np.array(rows["bits"], np.int64)
+    met = (mask[:, None] >> np.arange(len(best))) & 1 == 1
+    counts = {name: np.array(rows[name], float) for name in ("selected", "others")}
+    effective = {name: n.sum() / max(np.sum(rows[f"{name}_squares"]), 1e-9) for name, n in counts.items()}
+    table = _Table(met, *(counts[name] * min(effective[name], 1.0) for name in ("selected", "others")))
+    return _chosen(table, counts, [one.condition for one in best], tried)
+
+
+def _chosen(
+    table: _Table, counts: Mapping[str, Floats], conditions: Sequence[Condition], tried: int
+) -> list[Difference]:
+    """The differences, the one that tells most first, and those that say no more behind it."""
+    columns: dict[tuple[int, ...], Bools] = {(i,): table.met[:, i] for i in range(len(conditions))}
+    for i, j in combinations(range(len(conditions)), 2):
+        if conditions[i].dimension != conditions[j].dimension and _more_together(table, i, j, tried):
+            columns[i, j] = table.met[:, i] & table.met[:, j]
+    left = {key: column for key, column in columns.items() if _matters(table, column)}
+    alone = {key: table.conditional(column, []) for key, column in left.items()}
+    found: list[Difference] = []
+    known: list[Bools] = []
+    while left and len(found) < _MOST_DIFFERENCES:
+        z = {key: table.conditional(column, known) for key, column in left.items()}
+        key = max(z, key=z.__getitem__)
+        if not _is_significant(z[key], tried):
+            break
+        column = left.pop(key)
+        known.append(column)
+        behind = [
+            other
+            for other, its in left.items()
+            if _is_significant(alone[other], tried) and not _is_significant(table.conditional(its, known), tried)
+        ]
+        also = [" and ".join(conditions[i].text for i in other) for other in behind if not {*other} <= {*key}]
+        found.append(_difference(key, column, counts, conditions, z[key], tried, also))
+        bounded = {conditions[i].dimension for i in key} & {*_SIZES}  # one bound of a number says enough
+        left = {
+            other: its
+            for other, its in left.items()
+            if other not in behind and not {*key} & {*other} and not bounded & {conditions[i].dimension for i in other}
+        }
+    return found
+
+
+def _more_together(table: _Table, i: int, j: int, tried: int) -> bool:
+    """Each of two conditions matters among the requests that meet the other."""
+    return all(
+        _is_significant(
+            _Table(table.met[inside], table.selected[inside], table.others[inside]).conditional(column[inside], []),
+            tried,
+        )
+        for inside, column in ((table.met[:, i], table.met[:, j]), (table.met[:, j], table.met[:, i]))
+    )
+
+
+def _matters(table: _Table, column: Bools) -> bool:
+    """Enough of the selected requests meet it, and clearly more than of the others."""
+    share, of_others = (part[column].sum() / part.sum() for part in (table.selected, table.others))
+    return bool(share >= _LEAST_SHARE and share >= _LEAST_LIFT * of_others)
+
+
+def _difference(
+    key: tuple[int, ...],
+    column: Bools,
+    counts: Mapping[str, Floats],
+    conditions: Sequence[Condition],
+    z: float,
+    tried: int,
+    also: list[str],
+) -> Difference:
+    parts = {
+        name: Part(requests=_plain(n[column].sum()), share=float(n[column].sum() / n.sum()))
+        for name, n in counts.items()
+    }
+    return Difference(
+        conditions=[conditions[i] for i in key],
+        selected=parts["selected"],
+        others=parts["others"],
+        lift=parts["selected"].share / parts["others"].share if parts["others"].share else None,
+        p=min(1.0, erfc(z / sqrt(2)) * tried),
+        also=also,
+    )
+
+
+def _plain(value: float) -> Number:
+    return int(value) if value == int(value) else float(value)
+
+
+def _is_significant(z: float, tried: int) -> bool:
+    """Beyond chance when the best of so many values is looked at (Bonferroni, the first step of Holm's procedure)."""
+    return erfc(max(z, 0.0) / sqrt(2)) * tried <= ALPHA
+
+
+def _summary(found: Sequence[Difference], everything: Sides, tried: int) -> str:
+    n = f"{digits(everything.selected)} selected and {digits(everything.others)} other requests"
+    if not everything.selected or not everything.others:
+        return f"there is nothing to compare: {n}"
+    if not found:
+        return f"none of the recorded dimensions differs beyond chance: {n}, {tried} values tried"
+    first = found[0]
+    where = " and ".join(condition.text for condition in first.conditions)
+    shares = [percent(part.share) for part in (first.selected, first.others)]
+    return f"{shares[0]} of the selected requests have {where}, {shares[1]} of the others: {n}"

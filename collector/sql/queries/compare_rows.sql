@@ -1,0 +1,8 @@
+-- What a comparison reads of each request that ended, of one in `of` of them. NaN: not known, or it cannot exist.
+SELECT
+    toUnixTimestamp64Nano(start) / 1e9, toUnixTimestamp64Nano(end) / 1e9, weight,
+    if(status = 'ok', ifNull(toFloat64(ttft_ns), nan), nan), if(status = 'ok', ifNull(tpot_ns, nan), nan),
+    if(status = 'ok', toFloat64(e2e_ns), nan),
+    ifNull(toFloat64(input_tokens), nan), ifNull(toFloat64(cached_tokens), nan), ifNull(toFloat64(output_tokens), nan)
+FROM requests
+WHERE $parts.ended_in_window AND $filter AND cityHash64(trace_id, span_id) % {of:UInt32} = 0

@@ -1,0 +1,12 @@
+-- For each value of each dimension: the requests that are selected and the others, by weight. `dimension` tells by its bit
+-- that is 0 which of the dimensions, the first one highest. A dimension with very many values has those with the most
+-- selected requests.
+WITH $columns AS columns, $selected AS is_selected
+SELECT
+    grouping$names AS dimension, concat$names AS value,
+    sumIf(weight, is_selected) AS selected, sumIf(weight, NOT is_selected) AS others
+FROM requests
+WHERE $parts.ended_in_window AND $filter
+GROUP BY GROUPING SETS $sets
+ORDER BY selected DESC, others DESC, value
+LIMIT {most:UInt32} BY dimension

@@ -1,0 +1,199 @@
+"""`/differences`: a planted value, a planted pair, or nothing."""
+
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from collector.measure.differences import Condition, Sides, _chosen, _Table
+from tests.collector.rows import NOW, SECOND
+from tokentrail.cli.differences import show
+from tokentrail.shared.formatting import percent
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def differences(api):
+    return lambda **params: api("differences", slo="chat", **{k.replace("__", "."): v for k, v in params.items()})
+
+
+def _traffic(rng, n, bad, **fields):
+    """Requests of mixed kinds, of which `bad(row)` is the probability to miss the TTFT."""
+    rows = []
+    for i in range(n):
+        row = {
+            "ended": NOW - 1 - i * 800 * SECOND // n, "e2e": 3 * SECOND, "slo_class": "chat", "tpot_ns": 1e7,
+            "model": rng.choice(["llama", "qwen", "phi"]), "tenant": f"t{rng.integers(8)}",
+            "variant": rng.choice(["v1", "v2"]), "instance": f"i-{rng.integers(6)}",
+            "input_tokens": int(rng.integers(1, 4000)), "output_tokens": int(rng.integers(2, 300)),
+            "cached_tokens": None, "engine": "vllm", **fields,
+        }  # fmt: skip
+        row["engine"] = "sglang" if row["model"] == "phi" else "vllm"
+        rows.append({**row, "ttft_ns": 900 * MS if rng.random() < bad(row) else 100 * MS})
+    return rows
+
+
+def _first(answer):
+    return (
+        {(c["dimension"], c["value"]) for c in answer["differences"][0]["conditions"]}
+        if answer["differences"]
+        else None
+    )
+
+
+def test_a_planted_value_is_first_and_what_it_implies_stands_behind_it(differences, rows):
+    rng = np.random.default_rng(1)
+    made = rows.requests(_traffic(rng, 2000, lambda r: 0.4 if r["model"] == "phi" else 0.02))
+    got = differences()
+    assert _first(got) == {("model", "phi")}
+    (only,) = got["differences"]
+    assert only["also"] == ["engine sglang"]
+    bad = [r for r in made if r["ttft_ns"] > 500 * MS]
+    assert got["selected"] == len(bad)
+    assert got["others"] == 2000 - len(bad)
+    phi = sum(r["model"] == "phi" for r in bad)
+    assert only["selected"] == {"requests": phi, "share": pytest.approx(phi / len(bad))}
+    of_others = sum(r["model"] == "phi" for r in made) - phi
+    assert only["others"]["requests"] == of_others
+    assert only["lift"] == pytest.approx(phi / len(bad) / (of_others / got["others"]))
+    assert only["p"] < 1e-6
+    assert " of the selected requests have model phi, " in got["summary"]
+
+
+def test_a_planted_pair_says_more_than_both_of_its_values(differences, rows):
+    rng = np.random.default_rng(2)
+    rows.requests(_traffic(rng, 3000, lambda r: 0.7 if (r["model"], r["variant"]) == ("llama", "v2") else 0.03))
+    got = differences()
+    assert _first(got) == {("model", "llama"), ("variant", "v2")}
+    assert len(got["differences"]) == 1
+
+
+def test_long_prompts_are_found_by_a_bound(differences, rows):
+    rng = np.random.default_rng(3)
+    rows.requests(_traffic(rng, 2000, lambda r: 0.8 if r["input_tokens"] > 3600 else 0.01))
+    (only,) = differences()["differences"]
+    ((dimension, bound),) = {(c["dimension"], c["value"]) for c in only["conditions"]}
+    assert dimension == "input_tokens"
+    assert bound.startswith("at least 3\u202f")
+    assert only["selected"]["share"] > 0.7
+    assert only["others"]["share"] < 0.1
+
+
+def test_nothing_planted_is_no_difference_and_says_so(differences, rows):
+    rng = np.random.default_rng(4)
+    rows.requests(_traffic(rng, 1500, lambda r: 0.1))
+    got = differences()
+    assert got["differences"] == []
+    assert got["summary"].startswith("none of the recorded dimensions differs beyond chance: ")
+    assert got["tried"] > 50
+
+
+def test_an_empty_side_has_nothing_to_compare(differences, rows):
+    assert differences()["summary"] == "there is nothing to compare: 0 selected and 0 other requests"
+    rows.requests(_traffic(np.random.default_rng(5), 30, lambda r: 0.0))
+    got = differences()
+    assert (got["selected"], got["others"], got["differences"]) == (0, 30, [])
+
+
+def test_a_rectangle_of_time_and_latency_is_compared_with_all_others(differences, rows):
+    rng = np.random.default_rng(6)
+    made = rows.requests(
+        _traffic(rng, 2000, lambda r: 0.9 if r["tenant"] == "t3" and r["ended"] > NOW - 200 * SECOND else 0.02)
+    )
+    got = differences(metric="ttft", at_least="600ms", select__start="-200s")
+    chosen = [r for r in made if r["ttft_ns"] >= 600 * MS and r["end"] >= NOW - 200 * SECOND]
+    assert (got["selected"], got["others"]) == (len(chosen), 2000 - len(chosen))
+    assert _first(got) == {("tenant", "t3")}
+    upper = differences(metric="ttft", at_most="100ms")
+    assert upper["selected"] == sum(r["ttft_ns"] <= 100 * MS for r in made)
+    until = differences(select__end="-200s")
+    assert until["selected"] == sum(r["end"] < NOW - 200 * SECOND for r in made)
+
+
+def test_failed_requests_are_selected_by_their_status(differences, rows):
+    rng = np.random.default_rng(7)
+    made = _traffic(rng, 1000, lambda r: 0.0)
+    failed = [
+        {**r, "status": "error", "error_type": "queue_full" if r["tenant"] == "t1" else "timeout"} for r in made[:400]
+    ]
+    rows.requests([*failed, *made[400:]])
+    got = differences(select__status="error")
+    assert (got["selected"], got["others"]) == (400, 600)
+    assert any(
+        "status error" in text
+        for d in got["differences"]
+        for text in [*d["also"], f"status {d['conditions'][0]['value']}"]
+    )
+
+
+def test_sampled_requests_count_by_weight(differences, rows):
+    rng = np.random.default_rng(8)
+    every = _traffic(rng, 4000, lambda r: 0.3 if r["model"] == "phi" else 0.03)
+    rows.requests(
+        [
+            {**r, "weight": 1.0 if r["ttft_ns"] > 500 * MS else 10.0}
+            for r in every
+            if r["ttft_ns"] > 500 * MS or rng.random() < 0.1
+        ]
+    )
+    got = differences()
+    assert _first(got) == {("model", "phi")}
+    assert got["others"] == pytest.approx(sum(r["ttft_ns"] < 500 * MS for r in every), rel=0.1)
+
+
+def test_a_selection_that_is_half_given_is_refused(api, rows):
+    ask = lambda **params: api.client.get("/api/v1/differences", params=params)  # noqa: E731
+    assert ask(at_least="500ms").status_code == 400
+    assert "give a metric with at_least or at_most" in ask(metric="ttft").text
+    assert ask(slo="gone").status_code == 404
+
+
+def test_hostile_values_arrive_as_data(differences, rows):
+    rng = np.random.default_rng(9)
+    name = "a' OR 1=1 -- {x:String} \\ \n"
+    rows.requests(_traffic(rng, 800, lambda r: 0.5, tenant=name) + _traffic(rng, 800, lambda r: 0.02))
+    got = differences()
+    assert _first(got) == {("tenant", name)}
+
+
+@pytest.mark.parametrize("planted", ["value", "pair", "nothing"])
+def test_of_many_draws_what_is_planted_is_first_and_nothing_is_nothing(planted):
+    """The choice alone, without a store: 200 seeds."""
+    conditions = [Condition(dimension=f"d{i}", value="x") for i in range(8)]
+    shares = np.array([0.5, 0.3, 0.2, 0.1, 0.4, 0.25, 0.6, 0.15])
+    right = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        met = rng.random((3000, 8)) < shares
+        hit = {"value": met[:, 2], "pair": met[:, 0] & met[:, 1], "nothing": np.zeros(3000, bool)}[planted]
+        bad = rng.random(3000) < np.where(hit, 0.25, 0.05)
+        table = _Table(met, bad.astype(float), (~bad).astype(float))
+        found = _chosen(table, {"selected": table.selected, "others": table.others}, conditions, 200)
+        keys = [{int(c.dimension[1:]) for c in one.conditions} for one in found]
+        wanted = {"value": [{2}], "pair": [{0, 1}], "nothing": []}[planted]
+        right += keys[:1] == wanted
+    assert right >= 190
+
+
+def test_two_proportions_are_told_apart_as_by_yates():
+    """From 2 × 2 tables: 30 of 100 beside 10 of 100 is z = 3.35 with Yates' correction and the total less 1."""
+    z = Sides(100, 100).z(np.array([30.0, 10.0, 0.0]), np.array([10.0, 30.0, 0.0]))
+    assert z[0] == pytest.approx(-z[1])
+    assert z[0] == pytest.approx((30 - 20 - 0.5) / np.sqrt(20 * 100 / 200 * 160 / 199))
+    assert z[2] == 0
+
+
+def test_the_terminal_shows_a_line_for_each_difference(differences, rows):
+    rng = np.random.default_rng(1)
+    rows.requests(_traffic(rng, 2000, lambda r: 0.4 if r["model"] == "phi" else 0.02))
+    answer, output = differences(), StringIO()
+    show(Console(width=200, file=output), answer)
+    first, _, line = output.getvalue().splitlines()
+    assert first == answer["summary"]
+    (only,) = answer["differences"]
+    assert line.startswith("model phi")
+    assert f"{percent(only['selected']['share'])} ({only['selected']['requests']})" in line
+    assert "< 0.001" in line
+    assert line.rstrip().endswith("engine sglang")

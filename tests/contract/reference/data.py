@@ -1,0 +1,91 @@
+"""Conditions of alerts, causes of time and abilities of engines, from YAML files; faults, from a benchmark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from os.path import relpath
+from pathlib import Path
+from typing import Any, Final
+
+from collector.causes.names import load_causes
+from collector.measure.abilities import known
+from collector.slo.burn import load_windows
+from collector.slo.conditions import load_conditions
+from collector.slo.durations import format_duration
+from collector.slo.severity import SEVERITIES
+from tests.contract.reference.text import table
+
+FAULTS: Final = Path(__file__).parents[3] / "benchmarks" / "results" / "explain.json"
+MARKS: Final = {"full": "●", "partly": "◐", "none": "○"}
+
+
+def severities(condition: str) -> list[str]:
+    """A condition's severities, the most urgent first; a burn has those of its windows."""
+    if condition != "slo_burn":
+        return [load_conditions()[condition].severity]
+    return sorted({rule.severity for rule in load_windows().rules}, key=SEVERITIES.index)
+
+
+def conditions(_: str, __: str) -> str:
+    """The conditions, with links to their sections."""
+    head = ("condition", "alert", "severity", "incident", "for", "shown", "silenced by")
+    rows = (
+        (
+            f"`{name}`",
+            f"[{condition.alert}](#{condition.alert.lower()})",
+            " or ".join(severities(name)),
+            "yes" if condition.incident else "",
+            format_duration(condition.lasting) if condition.lasting else "",
+            format_duration(condition.shown) if condition.shown else "",
+            ", ".join(f"`{other}`" for other in condition.silenced_by),
+        )
+        for name, condition in load_conditions().items()
+    )
+    return table(head, rows)
+
+
+def causes(_: str, __: str) -> str:
+    """The causes among which a request's time is divided."""
+    rows = ((f"`{name}`", one.group, one.means, one.source) for name, one in load_causes().items())
+    return table(("cause", "people call it", "the time in which", "found by"), rows)
+
+
+def faults(_: str, __: str) -> str:
+    """How well the time that faults added is found, of the last run of `python -m benchmarks.explain`."""
+    numbers = json.loads(FAULTS.read_text())["numbers"]
+    head = (
+        "fault",
+        "time that it added, s",
+        "worst error",
+        "largest of what it added",
+        "culprit named",
+        "stall and drift",
+    )
+    rows = ((name, *_found(one), f"{100 * one['blamed_most']:.2f} %") for name, one in numbers.items() if "runs" in one)
+    return table(head, rows)
+
+
+def _found(one: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    if "injected_s" not in one:
+        return "", "", "", ""
+    low, high = min(one["injected_s"]), max(one["injected_s"])
+    return (
+        f"{low:.1f} to {high:.1f}",
+        f"{100 * one['error_worst']:+.1f} %",
+        f"{' or '.join(one['tops'])}, right in {one['top_right']} of {one['runs']}",
+        f"{one['named']} of {one['victims']}" if "victims" in one else "",
+    )
+
+
+def engines(_: str, __: str) -> str:
+    """What each way to connect an engine tells."""
+    abilities = known().abilities
+    rows = (
+        (
+            f"[{one.name}]({relpath(one.page, 'docs/engines')})",
+            *(MARKS[one.tells[what]] for what in abilities),
+        )
+        for one in known().connections
+    )
+    return table(("", *abilities.values()), rows, middle=True)
