@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from collector.answer import Answer
-from collector.measure.ended import read_ended
+from collector.measure.ended import Ended, read_ended
 from collector.measure.in_flight import Bools, InFlight
 from collector.measure.reader import Reader
 from collector.measure.slices import slices
@@ -68,9 +68,13 @@ def wanted(reader: Reader, window: Window, slo: Slo | None, asked: Verdict | Non
     ended = read_ended(reader.queries, window.filter, cells, parts, others=Fragment("count()"))
     outcomes = ended.judged.of_all_slos() if slo is None else ended.judged.outcomes(reader.slos.index(slo))
     flags = getattr(outcomes, asked)
-    numbers = {**cells.cell.parameters, f"{asked}_cells": ended.judged.numbers[flags].tolist()}
-    found = Fragment(f"{cells.cell.sql} IN {{{asked}_cells:Array(UInt64)}}", numbers) if flags.any() else FALSE
-    return found, sum(compress(ended.others, ended.having(flags)))
+    return in_cells(cells, ended, flags, asked), sum(compress(ended.others, ended.having(flags)))
+
+
+def in_cells(cells: Cells, ended: Ended, flags: Bools, name: str) -> Fragment:
+    """The requests in the cells with these flags. `name` keeps the parameters of several apart."""
+    numbers = {**cells.cell.parameters, f"{name}_cells": ended.judged.numbers[flags].tolist()}
+    return Fragment(f"{cells.cell.sql} IN {{{name}_cells:Array(UInt64)}}", numbers) if flags.any() else FALSE
 
 
 def in_flight_with_verdict(in_flight: InFlight, slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Bools:

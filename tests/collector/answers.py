@@ -71,6 +71,7 @@ PER_ROUTE = {
         )
     ) + ({"metric": "goodput", "slo": "all"}, {"metric": "ttft", "slo": "ours"}),
     "/slos/{name}": ({},),
+    "/explain": ({}, {"slo": "chat", "without": "wait_kv,stall"}, {"metric": "ttft"}, {"e2e": "2s"}),
 }  # fmt: skip
 """Parameters of a route beside those of the window. Other routes have none."""
 NOT_COMPARED = {"/storage"}
@@ -85,6 +86,7 @@ def fill(rows: Rows) -> dict[str, list[str]]:
     for row in made[::25]:
         rows.tokens(row, [rng.randrange(2_000, 90_000) for _ in range(12)])
         rows.phases(row, [("queued", row["e2e_ns"] // 10), ("prefill", row["e2e_ns"] // 4), ("decode", SECOND // 7)])
+    rows.causes([(row, {"ttft_own_prompt_us": rng.randrange(1, 1000)}) for row in made[: RECENT // 2]])
     for age in range(0, 3600, 3):
         counts = {name: rng.randrange(50) for name in ("prefill_tokens", "decode_tokens", "running", "waiting")}
         kv = {"kv_blocks_used": rng.randrange(900), "kv_blocks_total": 1000, "kv_blocks_evicted": rng.randrange(3)}

@@ -110,6 +110,11 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     rows.cold_start(start=NOW - SECOND, duration=SECOND)
     sample = {"time": NOW // 10**6 - 1000, "service": "s", "instance": "i", "name": "up", "kind": "gauge", "value": 1.0}
     rows.insert("samples", [sample])
+    rows.causes(
+        [(made[0], {"rest_preempted_us": 99, "ttft_others_prompts_us": 9, "inflicted_us": 7}), (rows.request(), {})]
+    )
+    victim = {"trace_id": made[0]["trace_id"], "request_span_id": bytes.fromhex(made[0]["span_id"])}
+    rows.kv_event(start=NOW - 3 * SECOND // 2, beneficiary=made[1]["trace_id"], **victim)
     api("summary")
     assert "queries/ended_since" not in run, "no request ended after a window that ends now"
     api("summary", end="-1m")
@@ -136,6 +141,7 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     api("summary", group_by="model")
     api("compare", **{"a.model": "m", "b.model": "n"})
     api("samples/latencies")
+    api("explain")
     api(f"requests/{made[0]['trace_id']}")
     for path in ("spans", "spans/names", "storage"):
         api(path)

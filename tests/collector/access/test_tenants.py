@@ -40,6 +40,7 @@ ANSWERED = {
     "/api/v1/overview": [*ASKED, "slo=all"],
     "/api/v1/summary": ASKED,
     "/api/v1/goodput": [f"ttft=1s&surface=1&{asked}" for asked in ASKED],
+    "/api/v1/explain": [*ASKED, "slo=ours", "metric=e2e&quantile=0", "ttft=1ms&without=wait_kv,stall"],
     "/api/v1/slos": ASKED,
     "/api/v1/slos/all": ASKED[:2],
     "/api/v1/requests": [

@@ -1,0 +1,76 @@
+"""`/explain`: which causes took the time of slow requests, and what would be good without each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from collector.api.context import Context
+from collector.api.parameters import Duration, Name, WindowQuery, find_slo
+from collector.api.problems import bad_parameter
+from collector.causes.names import PARTS
+from collector.measure.explain import Question, explain
+from collector.measure.explained import Metric
+from collector.measure.explanation import Explanation
+from collector.measure.reader import Reader
+from collector.slo.model import Promise, Thresholds
+
+_MOST_SETS = 50
+
+
+class ExplainQuery(WindowQuery):
+    """Which requests are explained: bad ones, or those in the tail of a metric."""
+
+    slo: Name | None = Field(None, description="bad for this SLO; without it and without thresholds, for any SLO")
+    ttft: Duration | None = Field(None, description="bad for these thresholds, in place of an SLO")
+    tpot: Duration | None = None
+    e2e: Duration | None = None
+    verdict: Literal["bad"] | None = Field(None, description="the default, unless a metric is given")
+    metric: Metric | None = Field(None, description="in place of a verdict: the requests in the tail of this metric")
+    quantile: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = Field(
+        None, description="where the tail of `metric` begins, 0.99 without it; 0: all that have it"
+    )
+    without: Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=_MOST_SETS)] = Field(
+        [], description="causes, joined by commas: the attainment without all of them; may be repeated"
+    )
+
+
+def router(ctx: Context) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["requests"])
+
+    @routes.get("/explain")
+    def get_explain(query: Annotated[ExplainQuery, Query()]) -> Explanation:
+        """The causes of slow requests beside typical ones, by the largest excess, and the attainment without each."""
+        reader = ctx.reader()
+        return explain(reader, query.window(reader), query.vantage, _question(reader, query))
+
+    return routes
+
+
+def _question(reader: Reader, query: ExplainQuery) -> Question:
+    """What is asked. Raises Problem for parameters that do not go together."""
+    if query.metric is not None and query.verdict is not None:
+        raise bad_parameter("metric", "is in place of verdict: give one of them")
+    if query.metric is None and query.quantile is not None:
+        raise bad_parameter("quantile", "is that of a metric: give metric=ttft, tpot or e2e too")
+    given = {name: ns for name in Thresholds.model_fields if (ns := getattr(query, name)) is not None}
+    if given and query.slo is not None:
+        raise bad_parameter("slo", "has thresholds of its own: give it, or ttft, tpot and e2e")
+    promises: tuple[Promise, ...] = reader.slos
+    if query.slo is not None:
+        promises = (find_slo(reader.slos, query.slo),)
+    elif given:
+        promises = (Promise.to_all(Thresholds.model_construct(None, **given)),)
+    return Question(
+        promises, query.metric, 0.99 if query.quantile is None else query.quantile, [*map(_causes, query.without)]
+    )
+
+
+def _causes(text: str) -> frozenset[str]:
+    names = frozenset(name.strip() for name in text.split(","))
+    if unknown := sorted(names - {*PARTS}):
+        raise bad_parameter("without", f"no cause is named {unknown[0][:40]!r}; there are: {', '.join(PARTS)}")
+    return names

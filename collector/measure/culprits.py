@@ -1,0 +1,175 @@
+"""Who or what made requests wait, and examples of those that did, by cause."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from collector.causes.names import PARTS
+from collector.measure.explained import Rows, of_causes
+from collector.measure.explanation import Culprit, Exemplar
+from collector.measure.reader import Reader
+from collector.measure.served import Served
+from collector.measure.tail import Beyond
+from collector.measure.window import Window
+
+OF_PROMPTS: Final = ("others_prompts", "wait_tokens")
+"""The causes that are the prompts of others."""
+_OF_NOBODY: Final = ("own_prompt", "unexplained", "alone")
+_MOST: Final = 5
+_EXEMPLARS: Final = 3
+_MOST_INFLICTERS: Final = 200
+_MOST_GROUPS: Final = 10_000
+_MOST_EVENTS: Final = 100_000
+ANOTHER_TENANT: Final = "another tenant"
+
+
+def exemplars(reader: Reader, rows: Rows, beyond: Beyond) -> dict[str, list[Exemplar]]:
+    """By cause, the requests with the largest excess, the largest first, without those that the store has no more."""
+    places = {}
+    for name, excess in zip(PARTS, beyond.excess, strict=True):
+        order = np.argsort(-excess, kind="stable")[:_EXEMPLARS]
+        places[name] = [i for i in order.tolist() if excess[i] > 0]
+    keys = {i: (int(rows.rows["end_ns"][i]), int(rows.rows["key"][i])) for of in places.values() for i in of}
+    named = _named(reader, keys.values())
+    return {
+        name: [
+            Exemplar(
+                trace_id=row["trace_id_hex"],
+                span_id=row["span_id_hex"],
+                time_s=float(beyond.time[cause, i]) / 1e6,
+                excess_s=float(beyond.excess[cause, i]) / 1e6,
+            )
+            for i in places[name]
+            if (row := named.get(keys[i]))
+        ]
+        for cause, name in enumerate(PARTS)
+    }
+
+
+def _named(reader: Reader, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
+    """The requests that ended at these moments and have these keys, of those that the caller may see."""
+    asked = sorted(set(wanted))
+    if not asked:
+        return {}
+    ends, keys = sorted({end_ns for end_ns, _ in asked}), sorted({key for _, key in asked})
+    rows = reader.queries.rows("explain_ids", {"filter": reader.tenant_filter}, ends=ends, keys=keys)
+    return {(row["end_ns"], row["key"]): row for row in rows}
+
+
+def of_processes(rows: Rows, beyond: Beyond, names: Mapping[int, Served], cause: str) -> list[Culprit]:
+    """The processes whose requests lost most to a cause. No process is to blame for a request's own work."""
+    if cause in _OF_NOBODY or cause in OF_PROMPTS:
+        return []
+    excess = np.maximum(beyond.excess[PARTS.index(cause)], 0) * rows.weight
+    processes, place = np.unique(rows.rows["process"], return_inverse=True)
+    lost = np.bincount(place, excess, len(processes)) if len(processes) else np.empty(0)
+    whole = float(lost.sum())
+    order = [i for i in np.argsort(-lost, kind="stable")[:_MOST].tolist() if lost[i] > 0]
+    return [
+        Culprit(by="process", name=names[key].process.title, time_s=float(lost[i]) / 1e6, share=float(lost[i]) / whole)
+        for i in order
+        if (key := int(processes[i])) in names
+    ]
+
+
+def of_prompts(reader: Reader, window: Window, *, suffered_s: float) -> list[Culprit]:
+    """The requests that made others wait by their prompts, with their tenants, models and lengths.
+
+    They have ended in the window. A caller of one tenant sees its own, and whether others have a part in what its
+    requests suffered.
+    """
+    asked = {"filter": of_causes(window)}
+    groups = reader.queries.rows("explain_inflicted", asked, **window.bounds, limit=_MOST_GROUPS)
+    whole = float(sum(group["us"] for group in groups))
+    top = reader.queries.rows("explain_inflicters", asked, **window.bounds, limit=_MOST_INFLICTERS) if whole else []
+    named = _named(reader, ((row["end_ns"], row["request_key"]) for row in top))
+    found: list[Culprit] = []
+    lengths: Counter[str] = Counter()
+    for row in top:
+        request = named.get((row["end_ns"], row["request_key"]))
+        if request is None:
+            continue
+        us = row["inflicted_us"] * row["weight"]
+        if request["input_tokens"] is not None:
+            lengths[_length(request["input_tokens"])] += us
+        if len(found) < _MOST:
+            tokens = "" if request["input_tokens"] is None else f", {request['input_tokens']} tokens"
+            name = f"{request['trace_id_hex'][:8]}{tokens}"
+            ids = {"trace_id": request["trace_id_hex"], "span_id": request["span_id_hex"]}
+            found.append(Culprit(by="request", name=name, **ids, time_s=row["inflicted_us"] / 1e6, share=us / whole))
+    tenants, models = (_summed(groups, column) for column in ("of_tenant", "of_model"))
+    for by, sums in (("tenant", tenants), ("model", models), ("length", lengths)):
+        for name, us in sums.most_common(_MOST):
+            found.append(Culprit(by=by, name=name, time_s=us / 1e6, share=us / whole))  # type: ignore[arg-type]
+    if reader.tenant and 1e6 * suffered_s > whole:
+        found.append(Culprit(by="tenant", name=ANOTHER_TENANT, time_s=None, share=None))
+    return found
+
+
+def _summed(groups: Sequence[Mapping[str, Any]], column: str) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for group in groups:
+        if group[column]:
+            sums[group[column]] += group["us"]
+    return sums
+
+
+def _length(tokens: int) -> str:
+    """The octave of a prompt's length: `1024 to 2047 tokens`."""
+    least = 1 << (tokens.bit_length() - 1) if tokens else 0
+    return f"{least} to {max(2 * least - 1, 0)} tokens"
+
+
+def of_kv(reader: Reader, window: Window, rows: Rows, beyond: Beyond, cause: str) -> list[Culprit]:
+    """The requests for which blocks were taken from the chosen ones, by the time that these lost by it.
+
+    A request that lost blocks twice, for two others, lost half of its time to each.
+    """
+    lost = np.maximum(beyond.excess[PARTS.index(cause)], 0) * rows.weight
+    victims = {int(rows.rows["key"][i]): i for i in np.flatnonzero(lost).tolist()}
+    if not victims:
+        return []
+    events = reader.queries.rows("explain_beneficiaries", **window.bounds, limit=_MOST_EVENTS)
+    of_victim: dict[int, list[str]] = {}
+    for event in events:
+        i = victims.get(event["key"])
+        if i is None:
+            continue
+        end_ns = int(rows.rows["end_ns"][i])
+        if end_ns - 1000 * int(rows.requests["e2e_us"][i]) <= event["at_ns"] <= end_ns:  # keys may come again
+            of_victim.setdefault(i, []).append(event["beneficiary"])
+    us: defaultdict[str, float] = defaultdict(float)
+    for i, beneficiaries in of_victim.items():
+        for beneficiary in beneficiaries:
+            us[beneficiary] += float(lost[i]) / len(beneficiaries)
+    return _beneficiaries(reader, window, us, float(lost.sum()))
+
+
+def _beneficiaries(reader: Reader, window: Window, us: Mapping[str, float], whole: float) -> list[Culprit]:
+    """The traces that got blocks. A caller of one tenant learns of others only that there are some."""
+    top = sorted(us.items(), key=lambda item: -item[1])[: None if reader.tenant else _MOST]
+    if not top:
+        return []
+    asked = [trace_id for trace_id, _ in top]
+    fragments = {"filter": reader.tenant_filter}
+    rows = reader.queries.rows("explain_traces", fragments, **window.bounds, trace_ids=asked)
+    spans = {row["trace_id_hex"]: row["span_id_hex"] for row in rows}
+    own = [one for one in top if one[0] in spans or not reader.tenant]
+    found = [
+        Culprit(
+            by="request",
+            name=trace_id[:8],
+            trace_id=trace_id,
+            span_id=spans.get(trace_id),
+            time_s=n / 1e6,
+            share=n / whole,
+        )
+        for trace_id, n in own[:_MOST]
+    ]
+    if others := sum(n for trace_id, n in top if trace_id not in spans) if reader.tenant else 0:
+        found.append(Culprit(by="tenant", name=ANOTHER_TENANT, time_s=others / 1e6, share=others / whole))
+    return found

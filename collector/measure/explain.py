@@ -1,0 +1,310 @@
+"""Explains slow requests: which causes took their time beyond typical requests, and what would be good without each."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import get_args
+
+import numpy as np
+
+from collector.causes.names import PARTS, load_causes
+from collector.measure import explained, verdicts
+from collector.measure.answers import WindowOut
+from collector.measure.culprits import exemplars, of_kv, of_processes, of_prompts
+from collector.measure.evaluation import Counted, count
+from collector.measure.explained import MOST_CHOSEN, MOST_TYPICAL, Array, Bounds, Explained, Metric, Rows, TypicalRows
+from collector.measure.explanation import (
+    HIDDEN_FROM,
+    Culprit,
+    Explanation,
+    Level,
+    LevelOut,
+    ModelOut,
+    Part,
+    Selected,
+    TypicalOut,
+    WithoutOut,
+    sentence,
+)
+from collector.measure.reader import Reader
+from collector.measure.served import Served, advice, read_models, read_processes
+from collector.measure.tail import Beyond, Floats, shares
+from collector.measure.waiting import waiting
+from collector.measure.window import Window
+from collector.slo.cells import Cells
+from collector.slo.counts import Number
+from collector.slo.judge import selects
+from collector.slo.model import Promise, Slo
+from collector.sql.fragment import TRUE, all_of
+
+_MOST_MODELS = 20
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which requests are explained: those that are bad for the promises, or those in the tail of a metric."""
+
+    promises: Sequence[Promise]
+    metric: Metric | None = None
+    quantile: float = 0.99
+    without: Sequence[Collection[str]] = ()
+
+    @property
+    def slo(self) -> Slo | None:
+        """The SLO, if one is asked about."""
+        one = self.promises[0] if len(self.promises) == 1 else None
+        return one if isinstance(one, Slo) else None
+
+
+def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Question) -> Explanation:
+    """The answer of `/explain`."""
+    counted = count(reader, window, vantage, question.promises)
+    sampled = counted.errors is not None
+    of_slo = TRUE if question.slo is None else selects(question.slo, "chosen")
+    population = replace(counted.window, filter=all_of(counted.window.filter, of_slo))
+    bounds = explained.read_bounds(reader, population, question.metric or "ttft", question.quantile, sampled=sampled)
+    if question.metric is None:
+        bad = counted.ended.judged.of_all_slos().bad
+        asked = verdicts.in_cells(Cells(question.promises), counted.ended, bad, "bad")
+        expected = float(counted.ended.count(bad))
+    else:
+        asked = explained.in_tail(question.metric, bounds.percentile)
+        expected = bounds.known * (1 - question.quantile)
+    chosen_window = replace(population, filter=all_of(population.filter, asked))
+    every = explained.one_in(expected, MOST_CHOSEN)
+    every_typical = explained.one_in(counted.requests.total, MOST_TYPICAL)
+    chosen = explained.read_chosen(reader, chosen_window, question.promises, every)
+    known = Explained.nothing()
+    if len(chosen):
+        known = explained.read_explained(reader, population, chosen_window, every_typical, every)
+    is_sample = max(every, every_typical) > 1
+    rows, typical = Rows.of(chosen, known, every), explained.typical_of(known, bounds, every_typical)
+    return _Answer(reader, question, counted, population, chosen, every, is_sample, rows, bounds, typical).build()
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """All that was read, from which the fields of the answer follow."""
+
+    reader: Reader
+    question: Question
+    counted: Counted
+    population: Window
+    chosen: Array
+    every: int
+    """Each of `chosen` stands for so many."""
+    is_sample: bool
+    """There were too many to read all, of the chosen ones or of those among which typical ones are looked for."""
+    rows: Rows
+    bounds: Bounds
+    typical: TypicalRows | None
+
+    def build(self) -> Explanation:
+        question, in_flight = self.question, self.counted.in_flight
+        parts, selected, attainment = self._parts(), self._selected(), self.counted.requests.attainment
+        is_tail, value_s = question.metric is not None, explained.as_seconds(self.bounds.percentile)
+        return Explanation(
+            window=WindowOut.of(self.counted.window, self.counted.complete_ns),
+            slo=question.slo.name if question.slo else None,
+            metric=question.metric,
+            quantile=question.quantile if is_tail else None,
+            value_s=value_s if is_tail else None,
+            selected=selected,
+            typical=self._typical(),
+            attainment=attainment,
+            parts=parts,
+            unexplained_s=self._unexplained_us / 1e6,
+            without=[self._without(causes) for causes in question.without] if self._hidden is None else [],
+            without_hidden=self._hidden,
+            levels=self._levels,
+            models=self._models(),
+            not_ended=waiting(self.reader, self.counted.window, in_flight, in_flight.bad_for_any(question.promises)),
+            estimated=self.counted.errors is not None or self.is_sample,
+            sentence=sentence(
+                selected, parts, question.metric, question.quantile, value_s, self.counted.requests.attainment
+            ),
+            note=self._note(),
+        )
+
+    @cached_property
+    def _beyond(self) -> Beyond:
+        typical = None if self.typical is None else self.typical.typical
+        return Beyond.of(self.rows.times, typical, explained.parts_of(self.question.metric))
+
+    def _sum(self, values: Floats) -> float:
+        """The sum over the requests by weight, in seconds."""
+        return float((values * self.rows.weight).sum()) / 1e6
+
+    @cached_property
+    def _unexplained_us(self) -> float:
+        return self._sum(self._beyond.time[PARTS.index("unexplained")]) * 1e6
+
+    def _selected(self) -> Selected:
+        return Selected(
+            requests=self._number(self._weight),
+            explained=self._number(float(self.rows.weight.sum())),
+            failed=self._number(self.every * float(self.chosen["weight"][explained.has_failed(self.chosen)].sum())),
+            time_s=self._sum(self._beyond.time.sum(0)),
+        )
+
+    @property
+    def _weight(self) -> float:
+        """How many requests are chosen."""
+        return self.every * float(self.chosen["weight"].sum())
+
+    def _number(self, weight: float) -> Number:
+        """A count; a sum of weights may have a fraction."""
+        return round(weight, 3) if self.counted.errors is not None else round(weight)
+
+    def _typical(self) -> TypicalOut | None:
+        if self.typical is None or self.bounds.ttft is None:
+            return None
+        low, high = self.bounds.tpot or (None, None)
+        return TypicalOut(
+            ttft_requests=self.typical.first_n,
+            ttft_from_s=self.bounds.ttft[0] / 1e6,
+            ttft_to_s=self.bounds.ttft[1] / 1e6,
+            rest_requests=self.typical.rest_n,
+            tpot_from_s=explained.as_seconds(low),
+            tpot_to_s=explained.as_seconds(high),
+        )
+
+    @cached_property
+    def _hidden(self) -> str | None:
+        """Why nothing is said about what would be without a cause; None where it is said."""
+        if self.question.metric is not None:
+            return "a percentile has no attainment: ask for verdict=bad, with slo=, ttft=, tpot= or e2e="
+        if not self.question.promises:
+            return "the collector was started without an SLO file: give ttft=, tpot= or e2e="
+        if not self.rows.n:
+            return "no request is explained" if len(self.chosen) else None
+        missing = 1 - float(self.rows.weight.sum()) / self._weight
+        time_us = self._sum(self._beyond.time.sum(0)) * 1e6
+        share = missing + (1 - missing) * (self._unexplained_us / time_us if time_us else 0.0)
+        if share <= HIDDEN_FROM:
+            return None
+        return f"{100 * share:.0f} % of the time is not explained, which is more than {100 * HIDDEN_FROM:.0f} %"
+
+    def _without(self, causes: Collection[str]) -> WithoutOut:
+        """What the attainment would be. Without explained requests, it is what it is."""
+        found = self.rows.to_judge(self.question.promises).without(self.question.promises, causes)
+        counts = self.counted.requests
+        judged, good = float(counts.tally.judged), float(counts.good)
+        likely, low, high = (
+            None if one is None else one.attainment(good, judged) for one in (found.likely, found.low, found.high)
+        )
+        now = counts.attainment
+        return WithoutOut(
+            causes=sorted(causes, key=PARTS.index),
+            attainment=likely,
+            points=None if likely is None or now is None else 100 * (likely - now),
+            low=low,
+            high=high,
+        )
+
+    def _parts(self) -> list[Part]:
+        """The causes that took time from the selected requests or from typical ones, the largest excess first."""
+        if not self.rows.n:
+            return []
+        beyond, weight, is_compared = self._beyond, self.rows.weight, self.typical is not None
+        time_s, typical_s = ((values * weight).sum(1) / 1e6 for values in (beyond.time, beyond.typical))
+        excess_s = time_s - typical_s
+        most = np.bincount(beyond.most() + 1, weight, len(PARTS) + 1)[1:]
+        by_cause = shares(excess_s.tolist())
+        told = [i for i in range(len(PARTS)) if time_s[i] or typical_s[i]]
+        told.sort(key=lambda i: (-excess_s[i], -time_s[i]))
+        examples = exemplars(self.reader, self.rows, beyond)
+        culprits = self._culprits(time_s)
+        engines = self._engines
+        return [
+            Part(
+                cause=PARTS[i],
+                group=load_causes()[PARTS[i]].group,
+                time_s=float(time_s[i]),
+                typical_s=float(typical_s[i]) if is_compared else None,
+                excess_s=float(excess_s[i]) if is_compared else None,
+                share=by_cause[i] if is_compared else None,
+                requests=self._number(float(most[i])) if is_compared else None,
+                budget_share=self._of_budget(float(most[i])) if is_compared else None,
+                without=None if self._hidden or PARTS[i] == "unexplained" else self._without([PARTS[i]]),
+                culprits=culprits[PARTS[i]],
+                exemplars=examples[PARTS[i]],
+                advice=advice(PARTS[i], engines),
+            )
+            for i in told
+        ]
+
+    def _of_budget(self, requests: float) -> float | None:
+        """These as a share of the bad requests that the objective allows; None without an SLO, or without requests."""
+        slo, judged = self.question.slo, float(self.counted.requests.tally.judged)
+        if slo is None or self.question.metric is not None or not judged:
+            return None
+        return requests / (float(slo.budget) * judged)
+
+    def _culprits(self, time_s: Floats) -> Mapping[str, list[Culprit]]:
+        found: dict[str, list[Culprit]] = defaultdict(list)
+        prompts = [
+            i for i, name in enumerate(PARTS) if load_causes()[name].group == load_causes()["others_prompts"].group
+        ]
+        suffered_s = float(sum(time_s[i] for i in prompts))
+        if suffered_s:
+            to_blame = of_prompts(self.reader, self.counted.window, suffered_s=suffered_s)
+            found |= {PARTS[i]: to_blame for i in prompts}
+        for name in ("preempted", "recompute"):
+            found[name] = of_kv(self.reader, self.counted.window, self.rows, self._beyond, name)
+        for name in PARTS:
+            found[name] = found[name] or of_processes(self.rows, self._beyond, self._processes, name)
+        return found
+
+    @cached_property
+    def _processes(self) -> Mapping[int, Served]:
+        return read_processes(self.reader, self.population) if self.rows.n else {}
+
+    @cached_property
+    def _engines(self) -> list[str]:
+        """The engines of the selected requests, those with most requests first."""
+        served = Counter(self.rows.rows["process"].tolist())
+        engines: Counter[str] = Counter()
+        for process, n in served.items():
+            if process in self._processes:
+                engines[self._processes[process].engine] += n
+        return [name for name, _ in engines.most_common()]
+
+    @cached_property
+    def _levels(self) -> list[LevelOut]:
+        found = []
+        for number, level in reversed([*enumerate(get_args(Level))]):
+            of_level = self.rows.rows["level"] == number
+            if not of_level.any():
+                continue
+            served = {*self.rows.rows["process"][of_level].tolist()} & self._processes.keys()
+            engines = sorted({self._processes[process].engine for process in served})
+            weight = self._number(float(self.rows.weight[of_level].sum()))
+            more = "" if level == "steps" else advice("unexplained", engines)
+            found.append(LevelOut(level=level, requests=weight, engines=engines, more=more))
+        return found
+
+    def _models(self) -> list[ModelOut]:
+        """The laws of the processes with most selected requests; none for a caller of one tenant."""
+        if self.reader.tenant or not self.rows.n:
+            return []
+        served = Counter(self.rows.rows["process"].tolist()).most_common(_MOST_MODELS)
+        processes = [self._processes[process].process for process, _ in served if process in self._processes]
+        return read_models(self.reader, self.population, processes)
+
+    def _note(self) -> str | None:
+        """What the answer lacks, and why."""
+        n = self.every * len(self.chosen)
+        missing = n - self.every * self.rows.n
+        if self.rows.n and all(level.level == "none" for level in self._levels):
+            told = "the engines tell neither phases nor steps of these requests"
+            return f"{told}. {advice('unexplained', self._engines)}"
+        if not missing:
+            return None
+        late = "it takes up to two minutes, and longer after an outage; a collector with --explain false explains none"
+        if self.rows.n:
+            return f"{missing} of {n} requests are not explained yet: {late}"
+        return f"none of these {n} requests is explained yet: {late}"

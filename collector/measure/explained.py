@@ -1,0 +1,280 @@
+"""Reads where the time of requests went: of those that a question chooses, and of the typical ones beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.causes.names import PARTS
+from collector.measure.reader import Reader
+from collector.measure.tail import Bad, Bools, Floats, Of, Times, Typical
+from collector.measure.window import Window
+from collector.query.template import part
+from collector.slo.cells import Cells
+from collector.slo.judge import LARGEST_US, UNKNOWN_US
+from collector.slo.model import Promise
+from collector.sql.fragment import FALSE, Fragment
+
+Metric = Literal["ttft", "tpot", "e2e"]
+Array = npt.NDArray[Any]
+
+MOST_CHOSEN: Final = 200_000
+MOST_TYPICAL: Final = 50_000
+"""Of more requests, every second, third, … one is read, by its key, and stands for so many."""
+_CHOSEN: Final = np.dtype(
+    [
+        *(("end_ns", "<i8"), ("key", "<u4"), ("cell", "<u8"), ("weight", "<f8")),
+        *(("ttft_us", "<u4"), ("tpot_us", "<u4"), ("e2e_us", "<u4"), ("status", "u1"), ("is_bound", "u1")),
+    ]
+)
+_COLUMNS: Final = [f"{of}_{name}_us" for of in ("ttft", "rest") for name in PARTS]
+_ROW: Final = np.dtype(
+    [
+        *(("end_ns", "<i8"), ("key", "<u4"), ("process", "<u8"), ("weight", "<f8"), ("later", "<u4")),
+        *(("tpot_more_us", "<u4"), ("error_permille", "<u2"), ("level", "u1"), ("first_token", "u1")),
+        *(("is_bound", "u1"), ("ok", "u1"), ("times", "<u4", len(_COLUMNS))),
+    ]
+)
+_OK, _FAILED, _CANCELLED = 1, 2, 3
+_FIRST_TOKEN_KNOWN: Final = 1
+_ERROR_UNKNOWN: Final = 65535
+_QUARTILES: Final = (0.25, 0.75)
+_OF_METRIC: Final[dict[Metric, tuple[str, Sequence[Of]]]] = {
+    "ttft": (f"ttft_us BETWEEN 1 AND {LARGEST_US}", ["ttft"]),
+    "tpot": (f"tpot_us BETWEEN 1 AND {LARGEST_US} AND tpot_at_most_ns IS NULL", ["rest"]),
+    "e2e": ("true", ["ttft", "rest"]),
+}
+
+
+def parts_of(metric: Metric | None) -> Sequence[Of]:
+    """The parts of a request's time that a metric is about; both for a verdict."""
+    return ["ttft", "rest"] if metric is None else _OF_METRIC[metric][1]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The middle half of TTFT and of TPOT, in µs, and the percentile that was asked for. None: of no request."""
+
+    ttft: tuple[float, float] | None
+    tpot: tuple[float, float] | None
+    percentile: float | None
+    known: int
+    """The requests that have the metric."""
+
+
+def read_bounds(reader: Reader, population: Window, metric: Metric, quantile: float, *, sampled: bool) -> Bounds:
+    """Percentiles of the requests that ended ok; by weight, where requests were sampled."""
+    conditions = {name: f"status = 'ok' AND {known}" for name, (known, _) in _OF_METRIC.items()}
+
+    def quantiles(name: Metric, levels: Sequence[float]) -> Fragment:
+        at = ", ".join(f"{level:.9f}" for level in levels)
+        if sampled:
+            value = f"{name}_us, toUInt64(weight * 1000), {conditions[name]}"
+            return Fragment(f"quantilesExactWeightedIf({at})({value})")
+        return Fragment(f"quantilesExactInclusiveIf({at})({name}_us, {conditions[name]})")
+
+    fragments = {
+        "ttft_quartiles": quantiles("ttft", _QUARTILES),
+        "tpot_quartiles": quantiles("tpot", _QUARTILES),
+        "percentile": quantiles(metric, [quantile]),
+        **{f"{name}_known": Fragment(conditions[name]) for name in ("ttft", "tpot")},
+        "known": Fragment(conditions[metric]),
+        "filter": population.filter,
+    }
+    row = reader.queries.row("explain_bounds", fragments, **population.bounds)
+
+    def pair(name: str) -> tuple[float, float] | None:
+        low, high = row[name]
+        return (float(low), float(high)) if row[f"{name}_known"] else None
+
+    (percentile,) = row["percentile"]
+    return Bounds(pair("ttft"), pair("tpot"), float(percentile) if row["known"] else None, row["known"])
+
+
+def in_tail(metric: Metric, at_least_us: float | None) -> Fragment:
+    """Requests that ended ok with this much of a metric or more; none, where no request has it."""
+    if at_least_us is None:
+        return FALSE
+    known, _ = _OF_METRIC[metric]
+    return Fragment(f"status = 'ok' AND {known} AND {metric}_us >= {{tail_us:Float64}}", {"tail_us": at_least_us})
+
+
+def one_in(n: float, most: int) -> int:
+    """Of so many requests one is read, that `most` are or about as many."""
+    return max(1, -(-int(n) // most))
+
+
+def read_chosen(reader: Reader, window: Window, promises: Sequence[Promise], every: int) -> Array:
+    """The requests that the window's filter chooses, as the table `requests` has them."""
+    fragments = {"cell": Cells(promises).fragments["cell"], "filter": window.filter}
+    return reader.queries.array("explain_chosen", fragments, _CHOSEN, **window.bounds, every=every)
+
+
+def has_failed(chosen: Array) -> Bools:
+    """Which of these requests failed."""
+    failed: Bools = chosen["status"] == _FAILED
+    return failed
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Requests with their causes, a row for each."""
+
+    rows: Array
+    times: Times
+    ttft_us: Floats
+    tpot_us: Floats
+    """NaN: it cannot exist or is not known."""
+
+    @classmethod
+    def of(cls, rows: Array) -> Explained:
+        """Rows of the query `explain_rows`."""
+        times = np.ascontiguousarray(rows["times"].T, np.float64)
+        first, rest = times[: len(PARTS)], times[len(PARTS) :]
+        later = np.where(rows["later"] == UNKNOWN_US, np.nan, rows["later"].astype(np.float64))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gap = np.ceil(rest.sum(0) / later)
+            more = rows["tpot_more_us"].astype(np.int32)  # modulo 2^32, as the table has it
+            tpot = np.where((later > 0) & (rows["is_bound"] == 0) & (gap + more > 0), gap + more, np.nan)
+        has_token = rows["first_token"] != 0
+        return cls(rows, Times(first, rest, later, has_token), first.sum(0), tpot)
+
+    @classmethod
+    def nothing(cls) -> Explained:
+        """No request."""
+        return cls.of(np.empty(0, _ROW))
+
+    def at(self, places: npt.NDArray[Any]) -> Explained:
+        """These rows alone, in this order."""
+        times = self.times
+        some = Times(times.ttft[:, places], times.rest[:, places], times.later[places], times.has_token[places])
+        return Explained(self.rows[places], some, self.ttft_us[places], self.tpot_us[places])
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return len(self.rows)
+
+
+def read_explained(reader: Reader, population: Window, chosen: Window, every: int, every_chosen: int) -> Explained:
+    """The causes of a population, by their keys of one request in `every`, and of those that are chosen."""
+    keys = FALSE
+    if every > 1:
+        asked = part("keys_of_requests", {"filter": chosen.filter})
+        keys = Fragment(
+            f"(request_key % {{every_chosen:UInt32}} = 0 AND {asked.sql})",
+            {**asked.parameters, **chosen.bounds, "every_chosen": every_chosen},
+        )
+    fragments = {"times": Fragment(", ".join(_COLUMNS)), "filter": of_causes(population), "chosen": keys}
+    return Explained.of(reader.queries.array("explain_rows", fragments, _ROW, **population.bounds, every=every))
+
+
+def of_causes(window: Window) -> Fragment:
+    """The window's filter for the table `causes`, which has no ids: a filter by them asks the requests."""
+    if "start_ns" not in window.filter.parameters:
+        return window.filter
+    found = part("keys_of_requests", {"filter": window.filter})
+    return Fragment(found.sql, {**found.parameters, **window.bounds})
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The chosen requests that are explained. A weight is 1, or the number of requests that one stands for."""
+
+    explained: Explained
+    requests: Array
+    """Of each, its row of the query `explain_chosen`."""
+    weight: Floats
+
+    @classmethod
+    def of(cls, chosen: Array, known: Explained, every: int) -> Rows:
+        """The chosen ones among those whose causes are known, in the order of `chosen`."""
+        wanted, found = _marks(chosen), _marks(known.rows)
+        order = np.argsort(found, kind="stable")
+        at = np.searchsorted(found, wanted, sorter=order) if known.n else np.zeros(len(wanted), np.int64)
+        places = order[np.minimum(at, known.n - 1)] if known.n else at
+        is_there = found[places] == wanted if known.n else np.zeros(len(wanted), bool)
+        requests = chosen[is_there]
+        return cls(known.at(places[is_there]), requests, requests["weight"] * every)
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return len(self.requests)
+
+    @property
+    def times(self) -> Times:
+        """The times in causes."""
+        return self.explained.times
+
+    @property
+    def rows(self) -> Array:
+        """The rows of the query `explain_rows`."""
+        return self.explained.rows
+
+    def to_judge(self, promises: Sequence[Promise]) -> Bad:
+        """What judges these requests again, once some of their time is removed."""
+        requests = self.requests
+        judged, permille = Cells(promises).judged(requests["cell"]), self.rows["error_permille"]
+        ttft, tpot, e2e = (_microseconds(requests[name]) for name in ("ttft_us", "tpot_us", "e2e_us"))
+        waited = (requests["status"] == _CANCELLED) & (requests["ttft_us"] == 0)
+        return Bad(
+            times=self.times,
+            selected=[judged.outcomes(i).total for i in range(len(promises))],
+            ttft=np.where(waited, e2e, np.where(requests["ttft_us"] == 0, np.nan, ttft)),
+            ttft_unknown=np.isnan(ttft),
+            tpot=np.where(requests["tpot_us"] == 0, np.nan, tpot),
+            tpot_unknown=np.isnan(tpot) | (requests["is_bound"] == 1),
+            e2e=e2e,
+            ok=requests["status"] == _OK,
+            failed=requests["status"] == _FAILED,
+            error=np.where(permille == _ERROR_UNKNOWN, np.nan, e2e * permille / 1000),
+            weight=self.weight,
+        )
+
+
+def _marks(rows: Array) -> npt.NDArray[np.uint64]:
+    """A number for each end and key. Those of two requests are equal once in 2^64 pairs."""
+    found: npt.NDArray[np.uint64] = rows["end_ns"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + rows["key"]
+    return found
+
+
+def _microseconds(values: npt.NDArray[np.uint32]) -> Floats:
+    return np.where(values == UNKNOWN_US, np.nan, values.astype(np.float64))
+
+
+@dataclass(frozen=True)
+class TypicalRows:
+    """The typical times, and how many requests they are of."""
+
+    typical: Typical
+    first_n: int
+    rest_n: int
+
+
+def typical_of(known: Explained, bounds: Bounds, every: int) -> TypicalRows | None:
+    """The mean times of the middle half of a population; None without any that is explained."""
+    if bounds.ttft is None:
+        return None
+    rows, times = known.rows, known.times
+    ok = (rows["ok"] == 1) & (rows["key"] % np.uint32(every) == 0)
+    low, high = bounds.tpot or (1.0, 0.0)
+    first = ok & (rows["first_token"] == _FIRST_TOKEN_KNOWN)
+    first &= (known.ttft_us >= bounds.ttft[0]) & (known.ttft_us <= bounds.ttft[1])
+    rest = ok & (known.tpot_us >= low) & (known.tpot_us <= high)
+    if not first.any():
+        return None
+    weight = rows["weight"]
+    mean = times.ttft[:, first] @ weight[first] / weight[first].sum()
+    later = float(weight[rest] @ times.later[rest])
+    rate = times.rest[:, rest] @ weight[rest] / later if later else np.zeros(len(PARTS))
+    return TypicalRows(Typical(mean, rate), int(first.sum()), int(rest.sum()))
+
+
+def as_seconds(us: float | None) -> float | None:
+    """Microseconds as seconds; None stays None."""
+    return None if us is None else us / 1e6

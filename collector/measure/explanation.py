@@ -1,0 +1,220 @@
+"""The response models of `/explain`, and its one sentence. Durations are sums over requests, by weight."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import floor
+from typing import Final, Literal
+
+from collector.answer import Answer
+from collector.measure.answers import WindowOut
+from collector.slo.counts import Number
+
+Level = Literal["none", "phases", "estimated", "steps"]
+"""How far a request can be explained, in the order in which the table `causes` numbers them."""
+HIDDEN_FROM: Final = 0.15
+"""From this share of unexplained time on, nothing is said about what would be without a cause."""
+
+
+class WithoutOut(Answer):
+    """The attainment if no request had spent time in some causes."""
+
+    causes: list[str]
+    attainment: float | None
+    points: float | None
+    """By how many hundredths that is more than the attainment of the window."""
+    kind: Literal["first order"] = "first order"
+    """Each bad request's own time is taken away, and all else stays as it is."""
+    low: float | None
+    """The attainment at least, by the error of the law of step times; null where it is not known."""
+    high: float | None
+    """The attainment at most: by that error, and if all time that is not explained is of these causes too."""
+
+
+class Culprit(Answer):
+    """Who made requests wait: one request, those of a tenant, of a model or with prompts of a length, or a process."""
+
+    by: Literal["request", "tenant", "model", "length", "process"]
+    name: str
+    trace_id: str | None = None
+    span_id: str | None = None
+    time_s: float | None
+    """What it cost others; of a process, what the selected requests lost there beyond the typical."""
+    share: float | None
+    """Its part of all such time."""
+
+
+class Exemplar(Answer):
+    """A selected request that lost much time to the cause."""
+
+    trace_id: str
+    span_id: str
+    time_s: float
+    excess_s: float
+
+
+class Part(Answer):
+    """One cause. Durations are sums over the selected requests, by weight."""
+
+    cause: str
+    group: str
+    """What people call it; some causes share one."""
+    time_s: float
+    typical_s: float | None
+    """What typical requests in place of the selected ones would have spent on it."""
+    excess_s: float | None
+    share: float | None
+    """Of all excess; a cause that took less than typical has 0."""
+    requests: Number | None
+    """The selected ones of which it is the largest excess."""
+    budget_share: float | None
+    """These as a share of the bad requests that the objective allows among those of the window."""
+    without: WithoutOut | None
+    culprits: list[Culprit]
+    exemplars: list[Exemplar]
+    advice: str
+
+
+class Selected(Answer):
+    """The requests that are explained."""
+
+    requests: Number
+    explained: Number
+    """The causes of these are known by now."""
+    failed: Number
+    time_s: float
+    """Of the explained ones, in all causes."""
+
+
+class TypicalOut(Answer):
+    """The requests that the selected ones are compared with: the middle half of those that ended ok."""
+
+    ttft_requests: int
+    """The explained ones with a TTFT between the two."""
+    ttft_from_s: float
+    ttft_to_s: float
+    rest_requests: int
+    """The explained ones with a TPOT between the two."""
+    tpot_from_s: float | None
+    tpot_to_s: float | None
+
+
+class LevelOut(Answer):
+    """How far selected requests are explained."""
+
+    level: Level
+    requests: Number
+    engines: list[str]
+    more: str
+    """How to get further with these engines."""
+
+
+class ModelOut(Answer):
+    """The law of step times by which a process's requests were divided."""
+
+    service: str
+    instance: str
+    process_tenant: str
+    start: str
+    end: str
+    """It was fitted to steps between these moments."""
+    steps: float | None
+    """To so many; older ones count less."""
+    r2: float | None
+    """The share of the variance of step times that it explains."""
+    sigma: float | None
+    """The relative error of a step."""
+
+
+class WaitingOut(Answer):
+    """Requests of one process that have not ended, as their announcements tell. They are in no part."""
+
+    service: str
+    instance: str
+    process_tenant: str
+    requests: int
+    lost: int
+    bad: int
+    without_token: int
+    longest_wait_s: float | None
+    """For a first token."""
+    step_s_ago: float | None
+    """Since the process began its last step; null if its steps are not known, or the caller may not see them."""
+    running: int | None
+    """In that step."""
+    waiting: int | None
+    text: str
+
+
+class Explanation(Answer):
+    """`/explain`."""
+
+    window: WindowOut
+    slo: str | None
+    metric: Literal["ttft", "tpot", "e2e"] | None
+    quantile: float | None
+    value_s: float | None
+    """The percentile of the metric, where the tail begins."""
+    selected: Selected
+    typical: TypicalOut | None
+    attainment: float | None
+    parts: list[Part]
+    """The causes, the largest excess first."""
+    unexplained_s: float
+    without: list[WithoutOut]
+    """Of the causes that were asked for."""
+    without_hidden: str | None
+    """Why nothing is said about what would be without a cause."""
+    levels: list[LevelOut]
+    models: list[ModelOut]
+    not_ended: list[WaitingOut]
+    estimated: bool
+    sentence: str
+    note: str | None
+    """What is missing, and why."""
+
+
+_MOST_NAMED: Final = 3
+_LEAST_NAMED: Final = 0.05
+_OF: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+
+
+def sentence(
+    selected: Selected,
+    parts: Sequence[Part],
+    metric: str | None,
+    quantile: float | None,
+    value_s: float | None,
+    attainment: float | None,
+) -> str:
+    """What explains most, in one sentence."""
+    if not selected.requests:
+        return "No request is bad." if metric is None else f"No request has a {_OF[metric]}."
+    if metric is None:
+        who = "1 bad request" if selected.requests == 1 else f"{selected.requests} bad requests"
+    else:
+        slowest = f"the slowest {100 * (1 - (quantile or 0)):.4g} % of requests" if quantile else "all requests"
+        who = f"the {_OF[metric]} of {slowest}" + (
+            "" if not quantile or value_s is None else f" ({value_s:.3g} s or longer)"
+        )
+    if not selected.explained:
+        return f"Nothing explains {who} yet."
+    groups: defaultdict[str, float] = defaultdict(float)
+    for part in parts:
+        groups[part.group] += part.share or 0.0
+    largest = sorted(groups.items(), key=lambda item: -item[1])[:_MOST_NAMED]
+    named = [f"{100 * share:.0f} % {group}" for group, share in largest if share >= _LEAST_NAMED]
+    if not named:
+        return f"In no cause did {who} take longer than typical requests."
+    told = f"What {who} took beyond typical requests was {', '.join(named)}."
+    top = parts[0]
+    if top.without is None or top.without.attainment is None or attainment is None:
+        return told
+    now, then = _percent(attainment), _percent(top.without.attainment)
+    return f"{told} Without {top.cause}, {then} would be good instead of {now} (first order)."
+
+
+def _percent(ratio: float) -> str:
+    """Cut and not rounded: 100 % means every single one."""
+    return f"{floor(ratio * 10_000 + 1e-6) / 100:.10g} %"

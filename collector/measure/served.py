@@ -1,0 +1,74 @@
+"""The engine processes that served requests, the laws of their steps, and advice about causes for their engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Final
+
+from collector.causes.names import load_causes
+from collector.measure.explained import of_causes
+from collector.measure.explanation import ModelOut
+from collector.measure.reader import Reader
+from collector.measure.times import DAY_NS, rfc3339
+from collector.measure.window import Window
+from collector.process import Process
+from collector.sql.fragment import Fragment
+
+_MOST_PROCESSES: Final = 1000
+_MODELS_SINCE_NS: Final = DAY_NS
+"""The law that judged a process's steps is one of earlier traffic."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A process, and the engine that it runs."""
+
+    process: Process
+    engine: str
+
+
+def read_processes(reader: Reader, population: Window) -> Mapping[int, Served]:
+    """The processes with most requests, by their number in the rows of causes."""
+    fragments = {"filter": of_causes(population)}
+    rows = reader.queries.rows("explain_processes", fragments, **population.bounds, limit=_MOST_PROCESSES)
+    return {
+        row["process"]: Served(Process(row["of_service"], row["of_instance"], row["of_tenant"]), row["of_engine"])
+        for row in rows
+    }
+
+
+def read_models(reader: Reader, window: Window, processes: Sequence[Process]) -> list[ModelOut]:
+    """The newest law of step times of each process, of the window and the day before it."""
+    if not processes:
+        return []
+    names = f"({', '.join(Process._fields)}) IN {{model_processes:Array(Tuple(String, String, String))}}"
+    chosen = Fragment(names, {"model_processes": sorted(set(processes))})
+    since_ns = max(0, window.start_ns - _MODELS_SINCE_NS)
+    rows = reader.queries.rows("explain_models", {"filter": chosen}, since_ns=since_ns, end_ns=window.end_ns)
+    return [
+        ModelOut(
+            service=row["service"],
+            instance=row["instance"],
+            process_tenant=row["process_tenant"],
+            start=rfc3339(start_ns),
+            end=rfc3339(end_ns),
+            steps=_known(steps),
+            r2=_known(r2),
+            sigma=_known(sigma),
+        )
+        for row in rows
+        for start_ns, end_ns, steps, r2, sigma in [row["newest"]]
+    ]
+
+
+def _known(value: float) -> float | None:
+    return value if isfinite(value) else None
+
+
+def advice(cause: str, engines: Sequence[str]) -> str:
+    """What makes a cause less with these engines: in general, and each one's own switch."""
+    known = load_causes()[cause].advice
+    own = [f"{engine}: {known[engine]}" for engine in engines if engine in known and engine != "any"]
+    return " ".join(filter(None, (known.get("any", ""), *own)))

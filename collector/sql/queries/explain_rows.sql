@@ -1,0 +1,7 @@
+-- The times of requests in causes: of all, or by their keys of one in `every`, and of those that are chosen.
+SELECT
+    toUnixTimestamp64Nano(end), request_key, cityHash64(engine, service, instance, process_tenant), weight,
+    toUInt32(if(output_tokens IS NULL, 4294967295, greatest(assumeNotNull(output_tokens), 1) - 1)), tpot_more_us, error_permille,
+    toUInt8(level), toUInt8(first_token), toUInt8(tpot_is_bound), toUInt8(status = 'ok'), $times
+FROM causes FINAL
+WHERE $parts.ended_in_window AND $filter AND (request_key % {every:UInt32} = 0 OR $chosen)

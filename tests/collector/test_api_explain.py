@@ -1,0 +1,601 @@
+"""Which causes took the time of slow requests, against a plain computation over rows by hand and by chance."""
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collector.causes.names import PARTS
+from collector.service import build_api
+from collector.slo.model import load_slos
+from tests.collector.rows import NOW, SECOND
+from tests.support.keys import access_to, add_key
+
+MS = 1_000_000
+FEW = ("wait_kv", "own_prompt", "others_prompts", "stall", "unexplained")
+AFTER = ("batch", "others_prompts", "preempted", "stall", "unexplained")
+
+
+def request(*, ttft, rest, tokens=11, status="ok", **fields):
+    """A request, and its row of causes, from the milliseconds of each cause."""
+    first, after = (sum(parts.values()) for parts in (ttft, rest))
+    has_token = tokens is None or tokens > 0
+    return {
+        "e2e": (first + after) * MS,
+        "ttft_ns": first * MS if has_token else None,
+        "tpot_ns": after * MS / (tokens - 1) if tokens and tokens > 1 else None,
+        "output_tokens": tokens,
+        "status": status,
+        **fields,
+    }, {
+        f"{of}_{name}_us": parts.get(name, 0) * 1000 for of, parts in (("ttft", ttft), ("rest", rest)) for name in PARTS
+    }
+
+
+def store(rows, many, *, explained=None):
+    """Store requests, and the causes of those at the places `explained`. Returns the requests."""
+    found = rows.requests([{"ended": NOW - SECOND - i, **fields} for i, (fields, _) in enumerate(many)])
+    rows.causes(
+        [
+            (row, causes)
+            for i, (row, (_, causes)) in enumerate(zip(found, many, strict=True))
+            if explained is None or i in explained
+        ]
+    )
+    return found
+
+
+def chats(n, **fields):
+    """Typical requests: TTFT 100 ms, TPOT 20 ms."""
+    return [
+        request(ttft={"own_prompt": 80, "wait_kv": 20}, rest={"batch": 150, "alone": 50}, slo_class="chat", **fields)
+        for _ in range(n)
+    ]
+
+
+def by_cause(answer):
+    return {part["cause"]: part for part in answer["parts"]}
+
+
+def test_the_cause_of_slow_requests_is_found_beside_typical_ones(rows, api):
+    slow = request(ttft={"own_prompt": 80, "wait_kv": 820}, rest={"batch": 150, "alone": 50}, slo_class="chat")
+    found = store(rows, [*chats(36), *[slow] * 4])
+    answer = api("explain", slo="chat")
+    assert answer["selected"] == {"requests": 4, "explained": 4, "failed": 0, "time_s": pytest.approx(4.4)}
+    assert answer["attainment"] == 0.9
+    first, *others = answer["parts"]
+    assert (first["cause"], first["group"]) == ("wait_kv", "waiting for KV")
+    assert (first["time_s"], first["typical_s"], first["excess_s"]) == pytest.approx((3.28, 0.08, 3.2))
+    assert (first["share"], first["requests"], first["budget_share"]) == pytest.approx((1.0, 4, 4 / (0.05 * 40)))
+    assert first["without"] == {
+        "causes": ["wait_kv"], "attainment": 1.0, "points": pytest.approx(10.0), "kind": "first order",
+        "low": 1.0, "high": 1.0,
+    }  # fmt: skip
+    assert {one["trace_id"] for one in first["exemplars"]} <= {row["trace_id"] for row in found[-4:]}
+    assert [one["excess_s"] for one in first["exemplars"]] == pytest.approx([0.8] * 3)
+    assert "--kv-blocks" in first["advice"], "the engine is tokentrail"
+    assert "--gpu-memory-utilization" not in first["advice"]
+    assert {other["cause"] for other in others} == {"own_prompt", "batch", "alone"}
+    assert all(other["share"] == 0 and other["without"]["points"] == 0 for other in others)
+    assert answer["sentence"] == (
+        "What 4 bad requests took beyond typical requests was 100 % waiting for KV."
+        " Without wait_kv, 100 % would be good instead of 90 % (first order)."
+    )
+    assert answer["typical"] == {
+        "ttft_requests": 36, "ttft_from_s": 0.1, "ttft_to_s": 0.1,
+        "rest_requests": 40, "tpot_from_s": 0.02, "tpot_to_s": 0.02,
+    }  # fmt: skip
+    assert answer["levels"] == [{"level": "steps", "requests": 4, "engines": ["tokentrail"], "more": ""}]
+    assert answer["note"] is None
+
+
+def test_a_longer_answer_is_no_delay(rows, api):
+    long = request(ttft={"own_prompt": 100}, rest={"batch": 60_000, "alone": 20_000}, tokens=4001)
+    store(rows, [*chats(20), long])
+    answer = api("explain", e2e="60s")
+    assert answer["selected"]["requests"] == 1
+    parts = by_cause(answer)
+    assert parts["batch"]["excess_s"] == pytest.approx(0)
+    assert parts["alone"]["excess_s"] == pytest.approx(0)
+    assert parts["own_prompt"]["excess_s"] == pytest.approx(0.1 - (20 * 0.08 + 0.1) / 21)
+
+
+def test_pairs_and_any_number_of_causes_are_left_out_together(rows, api):
+    slow = request(ttft={"wait_kv": 400, "stall": 400}, rest={"batch": 200}, slo_class="chat")
+    store(rows, [*chats(19), slow])
+    asked = ["wait_kv", "stall", "wait_kv, stall", "stall,wait_kv,batch"]
+    answer = api("explain", slo="chat", without=asked)
+    assert [one["causes"] for one in answer["without"]] == [
+        ["wait_kv"],
+        ["stall"],
+        ["wait_kv", "stall"],
+        ["wait_kv", "batch", "stall"],
+    ]
+    assert [one["attainment"] for one in answer["without"]] == [1.0, 1.0, 1.0, 1.0]
+    strict = api("explain", ttft="200ms", without=asked)
+    assert [one["attainment"] for one in strict["without"]] == [0.95, 0.95, 1.0, 1.0], "any thresholds"
+
+
+def test_a_threshold_is_met_exactly(rows, api):
+    store(rows, [*chats(3), request(ttft={"wait_kv": 301, "own_prompt": 200}, rest={"batch": 200})])
+    assert api("explain", ttft="200ms", without=["wait_kv"])["without"][0]["attainment"] == 1.0
+    assert api("explain", ttft="199999us", without=["wait_kv"])["without"][0]["attainment"] == 0.75
+
+
+def test_tpot_is_judged_without_the_time_after_the_first_token(rows, api):
+    store(rows, [*chats(3), request(ttft={"stall": 90}, rest={"batch": 150, "stall": 1850}, slo_class="chat")])
+    part = by_cause(api("explain", slo="chat"))["stall"]
+    assert part["without"]["attainment"] == 1.0
+    assert by_cause(api("explain", tpot="14ms"))["stall"]["without"]["attainment"] == 0.0, (
+        "15 ms are left, and the others have 20"
+    )
+    assert by_cause(api("explain", tpot="15ms"))["stall"]["without"]["attainment"] == 0.25
+
+
+def test_failed_and_cancelled_requests_count_up_to_their_end(rows, api):
+    failed = request(
+        ttft={"wait_batch": 2000}, rest={}, tokens=0, status="error", error_type="queue_full", slo_class="chat"
+    )
+    left = request(ttft={"wait_batch": 2000}, rest={}, tokens=0, status="cancelled", slo_class="chat")
+    store(rows, [*chats(8), failed, left])
+    answer = api("explain", slo="chat")
+    assert answer["selected"] == {"requests": 2, "explained": 2, "failed": 1, "time_s": pytest.approx(4.0)}
+    part = by_cause(answer)["wait_batch"]
+    assert part["requests"] == 2
+    assert answer["attainment"] == 0.8
+    assert part["without"]["attainment"] == pytest.approx(8 / 9), "a failure stays bad, who left would be excused"
+
+
+def test_one_that_failed_at_once_takes_nothing_from_the_excess_of_others(rows, api):
+    refused = request(ttft={"unexplained": 0}, rest={}, tokens=0, status="error", slo_class="chat")
+    slow = request(ttft={"own_prompt": 80, "wait_kv": 820}, rest={"batch": 150, "alone": 50}, slo_class="chat")
+    store(rows, [*chats(36), *[slow] * 4, *[refused] * 50])
+    parts = by_cause(api("explain", slo="chat"))
+    assert parts["wait_kv"]["excess_s"] == pytest.approx(3.2)
+    assert parts["wait_kv"]["requests"] == 4
+
+
+def test_the_tail_of_a_metric(rows, api):
+    slow = request(ttft={"cold_start": 5000}, rest={"batch": 150, "alone": 50})
+    drawn_out = request(ttft={"own_prompt": 100}, rest={"drift": 9000})
+    store(rows, [*chats(97), slow, slow, drawn_out])
+    answer = api("explain", metric="ttft", quantile=0.98)
+    assert (answer["metric"], answer["quantile"], answer["value_s"]) == ("ttft", 0.98, pytest.approx(0.1 + 0.02 * 4.9))
+    assert answer["selected"]["requests"] == 2
+    assert answer["parts"][0]["cause"] == "cold_start"
+    assert "batch" not in by_cause(answer), "it is after the first token"
+    assert answer["parts"][0]["without"] is None
+    assert "attainment" in answer["without_hidden"]
+    assert answer["sentence"].startswith("What the TTFT of the slowest 2 % of requests (0.198 s or longer)")
+    assert api("explain", metric="tpot")["parts"][0]["cause"] == "drift"
+    both = api("explain", metric="e2e", quantile=0)
+    assert both["selected"]["requests"] == 100, "0 takes all"
+    assert {part["cause"] for part in both["parts"]} == {
+        "cold_start",
+        "own_prompt",
+        "wait_kv",
+        "batch",
+        "alone",
+        "drift",
+    }
+    assert api("explain", metric="ttft")["quantile"] == 0.99
+
+
+def test_what_is_not_explained_yet_is_said(rows, api):
+    slow = request(ttft={"wait_kv": 820}, rest={"batch": 200}, slo_class="chat")
+    assert api("explain")["sentence"] == "No request is bad."
+    store(rows, [*chats(9), slow, slow], explained=())
+    answer = api("explain")
+    assert answer["selected"] == {"requests": 2, "explained": 0, "failed": 0, "time_s": 0.0}
+    assert (answer["parts"], answer["typical"], answer["levels"]) == ([], None, [])
+    assert answer["note"].startswith("none of these 2 requests is explained yet")
+    assert answer["without_hidden"] == "no request is explained"
+    assert answer["sentence"] == "Nothing explains 2 bad requests yet."
+    store(rows, [slow])
+    some = api("explain")
+    assert some["note"].startswith("2 of 3 requests are not explained yet")
+    assert some["selected"]["explained"] == 1
+    assert some["parts"][0]["typical_s"] is None, "no typical request is explained, so nothing is beyond it"
+    assert some["parts"][0]["share"] is None
+    assert "67 % of the time is not explained" in some["without_hidden"]
+
+
+def test_a_counterfactual_is_hidden_where_too_much_is_unexplained(rows, api):
+    def asked(unexplained):
+        rows.clear()
+        slow = request(
+            ttft={"wait_kv": 1000 - unexplained, "unexplained": unexplained}, rest={}, tokens=1, slo_class="chat"
+        )
+        store(rows, [*chats(9), slow])
+        return api("explain", slo="chat", without=["wait_kv"])
+
+    shown, hidden = asked(150), asked(151)
+    assert shown["without_hidden"] is None
+    assert shown["unexplained_s"] == pytest.approx(0.15)
+    assert by_cause(shown)["wait_kv"]["without"]["attainment"] == 1.0
+    assert shown["without"]
+    assert hidden["without_hidden"] == "15 % of the time is not explained, which is more than 15 %"
+    assert (by_cause(hidden)["wait_kv"]["without"], hidden["without"]) == (None, [])
+    assert by_cause(shown)["unexplained"]["without"] is None, "nobody can take that away"
+
+
+def test_the_bounds_hold_the_error_of_the_model_and_what_is_not_explained(rows, api):
+    def asked(**told):
+        rows.clear()
+        fields, causes = request(
+            ttft={"wait_kv": 450, "own_prompt": 500, "unexplained": 40}, rest={}, tokens=1, slo_class="chat"
+        )
+        found = rows.requests(
+            [{"ended": NOW - SECOND - i, **one} for i, (one, _) in enumerate([*chats(9), (fields, causes)])]
+        )
+        rows.causes([*((row, chats(1)[0][1]) for row in found[:9]), (found[9], causes | told)])
+        return by_cause(api("explain", slo="chat"))["wait_kv"]["without"]
+
+    assert asked() == {**asked(), "attainment": 0.9, "low": 0.9, "high": 1.0}, "540 ms are left, 40 of them perhaps KV"
+    assert asked(ttft_wait_kv_us=490_000, ttft_unexplained_us=0)["low"] == 1.0
+    sure = asked(ttft_wait_kv_us=490_000, ttft_unexplained_us=0, error_permille=2)
+    assert (sure["low"], sure["attainment"], sure["high"]) == (0.9, 1.0, 1.0), "500 ms are left, 502 perhaps"
+    unknown = asked(ttft_wait_kv_us=490_000, ttft_unexplained_us=0, error_permille=65535)
+    assert (unknown["low"], unknown["attainment"], unknown["high"]) == (None, 1.0, None)
+
+
+def test_a_row_that_is_explained_again_is_the_newer_one(rows, api):
+    slow, again = (request(ttft={name: 900}, rest={}, tokens=1, slo_class="chat") for name in ("unexplained", "stall"))
+    (found, *_) = store(rows, [slow, *chats(3)])
+    rows.causes([(found, again[1] | {"version": 2})])
+    answer = api("explain", slo="chat")
+    assert answer["selected"]["explained"] == 1
+    assert answer["parts"][0]["cause"] == "stall"
+
+
+def test_filters_choose_the_requests_and_the_typical_ones(rows, api):
+    small = [request(ttft={"own_prompt": 100}, rest={"batch": 100}, model="small", slo_class="chat") for _ in range(4)]
+    large = [request(ttft={"own_prompt": 300}, rest={"batch": 100}, model="large", slo_class="chat") for _ in range(4)]
+    slow = [
+        request(ttft={"own_prompt": 600}, rest={"batch": 100}, model=name, slo_class="chat")
+        for name in ("small", "large")
+    ]
+    store(rows, [*small, *large, *slow])
+    excess = {
+        model: by_cause(api("explain", slo="chat", model=model))["own_prompt"]["excess_s"]
+        for model in ("small", "large")
+    }
+    assert excess == pytest.approx({"small": 0.5, "large": 0.3})
+    assert api("explain", slo_class="batch")["selected"]["requests"] == 0
+    assert api("explain", model="small", metric="e2e", quantile=0)["selected"]["requests"] == 5
+    assert api("explain", start="-2h", end="-1h")["sentence"] == "No request is bad."
+    assert api("explain", start="-2h", end="-1h", metric="tpot")["sentence"] == "No request has a TPOT."
+
+
+def test_a_request_that_its_client_reported_too_is_explained_once(rows, api):
+    server = request(ttft={"wait_kv": 900}, rest={}, tokens=1, request_id="r1")
+    client = request(ttft={"unexplained": 950}, rest={}, tokens=1, request_id="r1", vantage="client")
+    store(rows, [*chats(3), server, client])
+    assert api("explain", ttft="500ms")["selected"]["requests"] == 1
+    assert api("explain", ttft="500ms")["parts"][0]["cause"] == "wait_kv"
+    seen = api("explain", ttft="500ms", vantage="client")
+    assert (seen["selected"]["requests"], seen["parts"][0]["cause"]) == (1, "unexplained")
+
+
+def test_sampled_requests_count_by_their_weight(rows, api):
+    slow = request(ttft={"wait_kv": 900, "own_prompt": 80}, rest={"batch": 200}, slo_class="chat", weight=4.0)
+    store(rows, [*chats(16), slow])
+    answer = api("explain", slo="chat")
+    assert answer["estimated"] is True
+    assert answer["selected"]["requests"] == 4
+    part = by_cause(answer)["wait_kv"]
+    assert part["time_s"] == pytest.approx(3.6)
+    assert (part["requests"], part["without"]["attainment"]) == (4, 1.0)
+    assert answer["attainment"] == 0.8
+
+
+def test_whose_prompts_made_others_wait(rows, api):
+    victim = request(ttft={"own_prompt": 80, "others_prompts": 900}, rest={"batch": 200}, slo_class="chat", tenant="b")
+    many = [*chats(6, tenant="b"), victim, *chats(2, tenant="a", model="large")]
+    many[-1] = (many[-1][0] | {"input_tokens": 1500}, many[-1][1] | {"inflicted_us": 900_000})
+    many[-2] = (many[-2][0] | {"input_tokens": 300}, many[-2][1] | {"inflicted_us": 100_000})
+    found = store(rows, many)
+    culprits = by_cause(api("explain", slo="chat"))["others_prompts"]["culprits"]
+    by = {kind: [one for one in culprits if one["by"] == kind] for kind in ("request", "tenant", "model", "length")}
+    assert [(one["trace_id"], one["time_s"], one["share"]) for one in by["request"]] == [
+        (found[-1]["trace_id"], 0.9, 0.9), (found[-2]["trace_id"], 0.1, 0.1),
+    ]  # fmt: skip
+    assert by["request"][0]["span_id"] == found[-1]["span_id"]
+    assert by["request"][0]["name"] == f"{found[-1]['trace_id'][:8]}, 1500 tokens"
+    assert [(one["name"], one["time_s"]) for one in by["tenant"]] == [("a", 1.0)]
+    assert [(one["name"], one["time_s"]) for one in by["model"]] == [("large", 1.0)]
+    assert [(one["name"], one["time_s"]) for one in by["length"]] == [
+        ("1024 to 2047 tokens", 0.9),
+        ("256 to 511 tokens", 0.1),
+    ]
+
+
+def test_for_whom_blocks_were_taken(rows, api):
+    victim = request(ttft={"own_prompt": 100}, rest={"batch": 100, "preempted": 4000}, slo_class="chat")
+    found = store(rows, [*chats(6), victim, *chats(1)])
+    lost, got = found[6], found[7]
+    rows.kv_event(
+        start=lost["end"] - SECOND,
+        trace_id=lost["trace_id"],
+        request_span_id=bytes.fromhex(lost["span_id"]),
+        beneficiary=got["trace_id"],
+    )
+    (culprit,) = by_cause(api("explain", slo="chat"))["preempted"]["culprits"]
+    assert culprit == {
+        "by": "request", "name": got["trace_id"][:8], "trace_id": got["trace_id"], "span_id": got["span_id"],
+        "time_s": pytest.approx(4.0), "share": pytest.approx(1.0),
+    }  # fmt: skip
+
+
+def test_the_processes_that_lost_the_time(rows, api):
+    slow = [
+        request(ttft={"own_prompt": 100}, rest={"batch": 150, "stall": ms}, instance=name, slo_class="chat")
+        for name, ms in (("e1", 3000), ("e2", 1000))
+    ]
+    store(rows, [*chats(6), *slow])
+    stall = by_cause(api("explain", slo="chat"))["stall"]
+    assert [(one["by"], one["name"], one["time_s"], one["share"]) for one in stall["culprits"]] == [
+        ("process", "engine e1", 3.0, 0.75), ("process", "engine e2", 1.0, 0.25),
+    ]  # fmt: skip
+
+
+def test_a_tenant_sees_its_own_requests_and_no_name_of_another(rows, slos_file, clock, ingest_status, tmp_path):
+    mine = request(
+        ttft={"own_prompt": 80, "others_prompts": 900},
+        rest={"batch": 100, "preempted": 2000},
+        slo_class="chat",
+        tenant="a",
+    )
+    theirs = request(ttft={"wait_kv": 5000}, rest={"batch": 200}, slo_class="chat", tenant="secret")
+    many = [*chats(6, tenant="a"), mine, theirs]
+    many[-1] = (many[-1][0], many[-1][1] | {"inflicted_us": 800_000})
+    found = store(rows, many)
+    rows.kv_event(
+        start=found[6]["end"] - SECOND,
+        trace_id=found[6]["trace_id"],
+        request_span_id=bytes.fromhex(found[6]["span_id"]),
+        beneficiary=found[7]["trace_id"],
+    )
+    access = access_to(tmp_path / "keys.json")
+    app, _ = build_api(rows.store, load_slos(slos_file), ingest_status, lost_after_s=30.0, clock=clock, access=access)
+    key = add_key(tmp_path / "keys.json", "read", "a")
+    answer = TestClient(app).get("/api/v1/explain", params={"slo": "chat"}, headers=key).json()
+    assert answer["selected"]["requests"] == 1
+    text = str(answer)
+    assert "secret" not in text
+    assert found[7]["trace_id"] not in text
+    assert found[7]["trace_id"][:8] not in {one["name"] for part in answer["parts"] for one in part["culprits"]}
+    parts = by_cause(answer)
+    another = {"by": "tenant", "name": "another tenant", "trace_id": None, "span_id": None}
+    assert parts["others_prompts"]["culprits"] == [{**another, "time_s": None, "share": None}]
+    assert parts["preempted"]["culprits"] == [{**another, "time_s": pytest.approx(2.0), "share": pytest.approx(1.0)}]
+
+
+def test_the_law_of_step_times_is_told_with_its_error(rows, api):
+    slow = request(ttft={"stall": 900}, rest={"batch": 200}, slo_class="chat")
+    store(rows, [*chats(3), slow])
+    laws = [(40, "i-1", 500, 0.99, 0.5), (20, "i-1", 500, 0.99, 0.03), (1, "other", 7, 0.1, 0.4)]
+    rows.insert(
+        "step_models",
+        [
+            {"at": NOW // SECOND - minutes * 60, "service": "engine", "instance": instance, "process_tenant": "",
+             "start_ns": NOW - 3600 * SECOND, "end_ns": NOW - 600 * SECOND, "n": n, "r2": r2, "sigma": sigma}
+            for minutes, instance, n, r2, sigma in laws
+        ],
+    )  # fmt: skip
+    assert api("explain", slo="chat")["models"] == [
+        {"service": "engine", "instance": "i-1", "process_tenant": "", "start": "2026-11-21T09:00:00Z",
+         "end": "2026-11-21T09:50:00Z", "steps": 500, "r2": 0.99, "sigma": 0.03},
+    ]  # fmt: skip
+
+
+def test_levels_say_how_to_get_further(rows, api):
+    slow = [
+        request(ttft={"unexplained": 900}, rest={}, tokens=1, slo_class="chat", engine=engine)
+        for engine in ("vllm", "tokentrail")
+    ]
+    many = [
+        (fields, causes | {"level": level}) for (fields, causes), level in zip(slow, ("phases", "steps"), strict=True)
+    ]
+    store(rows, many)
+    answer = api("explain", slo="chat")
+    steps, phases = answer["levels"]
+    assert (steps["level"], steps["requests"], steps["engines"], steps["more"]) == ("steps", 1, ["tokentrail"], "")
+    assert (phases["level"], phases["requests"], phases["engines"]) == ("phases", 1, ["vllm"])
+    assert "--enable-logging-iteration-details" in phases["more"]
+    rows.clear()
+    store(rows, [(fields, causes | {"level": "none"}) for fields, causes in slow])
+    assert api("explain", slo="chat")["note"].startswith("the engines tell neither phases nor steps")
+
+
+def test_requests_that_have_not_ended_are_the_incident_of_the_moment(rows, api):
+    rows.open(start=NOW - 9 * SECOND, seen=NOW - SECOND, slo_class="chat")
+    rows.open(start=NOW - 4 * SECOND, seen=NOW - SECOND, slo_class="chat", ttft_ns=SECOND, output_tokens=3)
+    rows.open(start=NOW - 80 * SECOND, seen=NOW - 70 * SECOND, instance="gone")
+    rows.step(start=NOW - 2 * SECOND, running=1, waiting=1)
+    here, gone = api("explain")["not_ended"]
+    assert here == {
+        "service": "engine", "instance": "i-1", "process_tenant": "",
+        "requests": 2, "lost": 0, "bad": 2, "without_token": 1,
+        "longest_wait_s": pytest.approx(9.0), "step_s_ago": pytest.approx(2.0), "running": 1, "waiting": 1,
+        "text": "engine i-1: 1 request waits for a first token, the longest for 9 s; 1 more is answered; "
+        "its last step began 2 s ago with 1 running and 1 waiting",
+    }  # fmt: skip
+    assert (gone["instance"], gone["requests"], gone["lost"], gone["step_s_ago"]) == ("gone", 0, 1, None)
+    assert gone["text"] == "engine gone: 1 was lost: nothing is heard of the process; nothing is known of its steps"
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"quantile": "1"}, "quantile"),
+        ({"quantile": "nan", "metric": "ttft"}, "quantile"),
+        ({"quantile": "0.5"}, "quantile"),
+        ({"metric": "itl"}, "metric"),
+        ({"metric": "ttft", "verdict": "bad"}, "metric"),
+        ({"verdict": "good"}, "verdict"),
+        ({"without": "wait_kv,nonsense'; DROP TABLE causes"}, "without"),
+        ({"without": ""}, "without"),
+        ({"slo": "chat", "ttft": "1s"}, "slo"),
+        ({"ttft": "0s"}, "ttft"),
+        ({"cause": "stall"}, "cause"),
+        ({"metric": ["ttft", "tpot"]}, "metric"),
+    ],
+)
+def test_wrong_parameters_are_named(api, params, field):
+    answer = api.client.get("/api/v1/explain", params=params)
+    assert answer.status_code == 400
+    assert answer.json()["errors"][0]["field"] == field
+
+
+def test_an_unknown_slo_is_not_found(api):
+    answer = api.client.get("/api/v1/explain", params={"slo": "nope' OR 1"})
+    assert (answer.status_code, "chat, all" in answer.json()["detail"]) == (404, True)
+
+
+parts_of_ttft = st.dictionaries(st.sampled_from(FEW), st.integers(1, 900), max_size=4)
+parts_after = st.dictionaries(st.sampled_from(AFTER), st.integers(1, 3000), max_size=4)
+some_request = st.fixed_dictionaries(
+    {
+        "ttft": parts_of_ttft,
+        "rest": parts_after,
+        "tokens": st.sampled_from([0, 1, 2, 11, 11, 40, None]),
+        "status": st.sampled_from(["ok", "ok", "ok", "error", "cancelled", "unknown"]),
+        "slo_class": st.sampled_from(["chat", ""]),
+        "is_explained": st.sampled_from([True, True, True, False]),
+    }
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    many=st.lists(some_request, min_size=1, max_size=40),
+    ttft=st.sampled_from([100, 500, 900]),
+    tpot=st.none() | st.sampled_from([20, 100]),
+    e2e=st.none() | st.sampled_from([1500]),
+    left_out=st.sets(st.sampled_from(sorted({*FEW, *AFTER} - {"unexplained"})), min_size=1, max_size=3),
+)
+def test_the_numbers_are_those_of_a_plain_computation(rows, api, many, ttft, tpot, e2e, left_out):
+    rows.clear()
+    limits = {"ttft": ttft, "tpot": tpot, "e2e": e2e}
+    made = []
+    for one in many:
+        tokens = one["tokens"]
+        rest = {} if tokens in (0, 1) else one["rest"]
+        first = one["ttft"] or {"own_prompt": 1}
+        made.append(
+            (
+                request(ttft=first, rest=rest, tokens=tokens, status=one["status"], slo_class=one["slo_class"]),
+                one["is_explained"],
+            )
+        )
+    store(rows, [pair for pair, _ in made], explained={i for i, (_, told) in enumerate(made) if told})
+    asked = {name: f"{ms}ms" for name, ms in limits.items() if ms is not None}
+    answer = api("explain", **asked, without=[",".join(left_out)])
+    expected = plain([Plain(fields, causes, told) for (fields, causes), told in made], limits, left_out)
+    assert answer["selected"]["requests"] == expected["selected"]
+    assert answer["selected"]["explained"] == expected["explained"]
+    found = {part["cause"]: (part["time_s"], part["typical_s"], part["requests"]) for part in answer["parts"]}
+    assert found == {name: pytest.approx(values) for name, values in expected["parts"].items()}
+    assert bool(answer["without_hidden"]) == expected["hidden"]
+    if not expected["hidden"]:
+        assert answer["without"][0]["attainment"] == pytest.approx(expected["without"])
+        assert answer["without"][0]["low"] == pytest.approx(expected["without"]), "no model has an error here"
+
+
+class Plain:
+    """One request as the definitions see it. Milliseconds."""
+
+    def __init__(self, fields, causes, told):
+        self.status, self.tokens, self.told = fields["status"], fields["output_tokens"], told
+        self.first = {name: causes.get(f"ttft_{name}_us", 0) / 1000 for name in PARTS}
+        self.after = {name: causes.get(f"rest_{name}_us", 0) / 1000 for name in PARTS}
+        self.later = None if self.tokens is None else max(self.tokens, 1) - 1
+
+    def missed(self, limits, left_out=()):
+        """Thresholds missed, and whether a value that is not known may have missed another."""
+        first = sum(ms for name, ms in self.first.items() if name not in left_out)
+        after = sum(ms for name, ms in self.after.items() if name not in left_out)
+        values = {"ttft": first, "tpot": None if not self.later else after / self.later, "e2e": first + after}
+        if self.tokens == 0 and self.status != "cancelled":
+            values["ttft"] = None
+        missed = {
+            name
+            for name, limit in limits.items()
+            if limit is not None and values[name] is not None and values[name] > limit + 1e-9
+        }
+        unknown = limits["tpot"] is not None and self.tokens is None
+        return missed, unknown
+
+    def outcome(self, limits, left_out=()):
+        missed, unknown = self.missed(limits, left_out)
+        if self.status == "error":
+            return "bad"
+        if missed:
+            return "bad"
+        if self.status == "cancelled":
+            return "excused"
+        return "undetermined" if unknown or self.status == "unknown" else "good"
+
+
+def plain(many, limits, left_out):
+    bad = [one for one in many if one.outcome(limits) == "bad"]
+    told = [one for one in bad if one.told]
+    ok = [one for one in many if one.status == "ok"]
+    ttfts = [sum(one.first.values()) for one in ok if one.tokens != 0]
+    tpots = [
+        np.ceil(1000 * sum(one.after.values()) / one.later) / 1000
+        for one in ok
+        if one.later and sum(one.after.values())
+    ]
+    first = middle([one for one in ok if one.tokens != 0], ttfts)
+    rest = middle([one for one in ok if one.later and sum(one.after.values())], tpots)
+    is_compared = bool(first) and bool(told)
+    mean = {name: sum(one.first[name] for one in first) / len(first) if first else 0 for name in PARTS}
+    later = sum(one.later for one in rest)
+    rate = {name: sum(one.after[name] for one in rest) / later if later else 0 for name in PARTS}
+    time, typical, most = (dict.fromkeys(PARTS, 0.0) for _ in range(3))
+    for one in told:
+        waited = sum(one.first.values())
+        scale = min(1, waited / sum(mean.values())) if one.tokens == 0 and sum(mean.values()) else 1
+        excess = {}
+        for name in PARTS:
+            usual = mean[name] * scale + (one.after[name] if one.later is None else rate[name] * one.later)
+            own = one.first[name] + one.after[name]
+            time[name] += own
+            typical[name] += usual
+            excess[name] = own - usual
+        largest = max(PARTS, key=lambda name: (round(excess[name], 6), -PARTS.index(name)))
+        if round(excess[largest], 6) > 0:
+            most[largest] += 1
+    whole = sum(time.values())
+    missing = 1 - len(told) / len(bad) if bad else 0
+    hidden = bool(bad) and (not told or missing + (1 - missing) * time["unexplained"] / whole > 0.15)
+    outcomes = [one.outcome(limits, left_out) if one.told else one.outcome(limits) for one in bad]
+    judged = sum(one.outcome(limits) in ("good", "bad") for one in many)
+    good = sum(one.outcome(limits) == "good" for one in many) + outcomes.count("good")
+    judged -= sum(outcome in ("excused", "undetermined") for outcome in outcomes)
+    return {
+        "selected": len(bad),
+        "explained": len(told),
+        "parts": {
+            name: (
+                time[name] / 1000,
+                typical[name] / 1000 if is_compared else None,
+                most[name] if is_compared else None,
+            )
+            for name in PARTS
+            if time[name] or (is_compared and typical[name])
+        },
+        "hidden": hidden,
+        "without": good / judged if judged else None,
+    }
+
+
+def middle(ok, values):
+    """The explained ones of those whose value is in the middle half."""
+    if not values:
+        return []
+    low, high = np.percentile(values, [25, 75])
+    return [one for one, value in zip(ok, values, strict=True) if one.told and low <= value <= high]
