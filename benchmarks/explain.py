@@ -21,7 +21,7 @@ from collector.causes.explain import Explained, explain_process
 from collector.causes.learn import learn
 from collector.causes.model import StepModel
 from collector.causes.names import PARTS, load_causes
-from tests.support.fault_catalogue import CATALOGUE, Case, Fault, reference_run, untold
+from tests.support.fault_catalogue import CATALOGUE, Case, Fault, reference_run
 from tests.support.simulated_engine import EPOCH, MS, Law, Run
 
 NOISE = (0.03, 0.15)
@@ -50,7 +50,7 @@ def one_run(fault: Fault, seed: int, noise: float) -> dict[str, Any]:
     """One fault, once: seconds that it added and that were found, the largest group of them, and its culprits."""
     law = Law(noise=noise)
     case, reference = fault.make(seed, law), learn(*reference_run(seed, law).tables, former=None)
-    explained = explain_process(*(case.faulty if fault.told else untold(case.faulty)).tables, reference=reference)
+    explained = explain_process(*fault.tables(case), limits=fault.limits, reference=reference)
     parts, plain = seconds(explained), seconds(explain_process(*case.plain.tables, reference=reference))
     blamed = parts[:, [PARTS.index("stall"), PARTS.index("drift")]].sum() / parts.sum()
     result = {"requests": len(parts), "blamed": blamed, "unexplained": parts[:, -1].sum() / parts.sum()}

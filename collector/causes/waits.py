@@ -10,7 +10,6 @@ from collector.causes.columns import WAITS, Floats, Ints, Limits, Pieces, Reques
 from collector.causes.judge import Judged
 from collector.causes.model import FEATURES
 from collector.causes.timeline import RunningSums, Steps
-from collector.causes.work import Work
 
 _FULL: Final = 0.95
 """A step that computes this share of its token budget has no room for a chunk of another prompt."""
@@ -34,7 +33,7 @@ def waited(case: Judged, pieces: Pieces, limits: Limits, queued: Ints) -> tuple[
     if not len(steps):
         return end, np.zeros((len(queued), len(WAITS)))
     seen = np.minimum(_step_end(steps, start), end)
-    reasons = _reasons(steps, case.done, limits)
+    reasons = _reasons(case, limits)
     sums = RunningSums(steps, reasons * steps.duration[:, None], reasons * _gaps(steps)[:, None])
     return seen, sums.between(seen, end)
 
@@ -68,13 +67,14 @@ def _gaps(steps: Steps) -> Floats:
     return gaps
 
 
-def _reasons(steps: Steps, done: Work, limits: Limits) -> Floats:
+def _reasons(case: Judged, limits: Limits) -> Floats:
     """Steps × WAITS: the share of the waiting requests that wait for each reason in it; zeros where none waits.
 
     Where the engine counts them by reason, by these counts. Else as many sequences as may run: the batch. Else as many
     tokens as a step may have: tokens. Else only blocks of the KV cache can be missing. Without the engine's limits, the
-    largest step that was seen tells them.
+    largest step that was seen tells them, here or by the law.
     """
+    steps, done, model = case.steps, case.done, case.model
     counts = np.nan_to_num(np.stack([steps.numbers[f"waiting_for_{reason}"] for reason in WAITS], 1))
     if counts.any():
         total = counts.sum(1, keepdims=True)
@@ -82,8 +82,8 @@ def _reasons(steps: Steps, done: Work, limits: Limits) -> Floats:
         return shares
     running = done.running
     tokens = done.features[:, [FEATURES.index("prompt_tokens"), FEATURES.index("sequences")]].sum(1)
-    most = limits.max_seqs or np.nanmax(running, initial=1)
-    budget = limits.max_batched_tokens or np.nanmax(tokens, initial=1)
+    most = limits.max_seqs or np.nanmax(running, initial=model.most_sequences if model else 1)
+    budget = limits.max_batched_tokens or np.nanmax(tokens, initial=model.most_prompt_tokens if model else 1)
     known = np.isfinite(running) & np.isfinite(tokens) & ~(steps.numbers["waiting"] == 0)
     full, spent = running >= most, tokens >= _FULL * budget
     reasons = np.zeros((len(steps), len(WAITS)))

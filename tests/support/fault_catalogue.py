@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 
+from collector.causes.columns import Limits
 from tests.support.simulated_engine import EPOCH, MS, US, Faults, Law, Load, Run, S, chats, run
 
 COUNT = 900
@@ -49,8 +50,12 @@ class Fault:
     top: tuple[str, ...]
     """The groups that may be the largest of what the fault added."""
     make: Callable[[int, Law], Case]
-    told: bool = True
-    """The scheduler tells why requests wait; else it is found by elimination."""
+    limits: Limits | None = None
+    """The engine tells these in place of the reasons for which requests wait."""
+
+    def tables(self, case: Case) -> tuple[dict[str, np.ndarray], ...]:
+        """The faulty run as the engine tells it."""
+        return (untold(case.faulty) if self.limits else case.faulty).tables
 
 
 def _device(faults: Faults) -> Callable[[int, Law], Case]:
@@ -176,7 +181,7 @@ CATALOGUE = (
     Fault("cold start of 5 s", ("cold_start",), ("cold start",), _cold_start),
     Fault("eviction storm", _KV, ("waiting for KV", "preempted and recomputed"), _storm),
     Fault("burst of 100", ("wait_batch",), _PLACE, _burst),
-    Fault("burst of 100, reasons by elimination", ("wait_batch",), _PLACE, _burst, told=False),
+    Fault("burst of 100, reasons by elimination", ("wait_batch",), _PLACE, _burst, limits=Limits(max_seqs=16)),
     Fault("prompt of 1,500 tokens", _PROMPTS, ("others' prompts",), _more(_long, lambda _: [True], budget=2048)),
     Fault(
         "18 large and 11 small prompts in 191 ms",

@@ -57,6 +57,15 @@ def test_more_than_71_minutes_are_as_many_as_a_column_holds():
     assert int(explained.ttft_us.astype(np.int64).sum() + explained.rest_us.astype(np.int64).sum()) == 4_294_967_294
 
 
+def test_what_a_phase_has_beyond_its_request_takes_nothing_from_others():
+    rows = requests(start=[T], end=[T + 10 * MS], ttft_ns=[4 * MS])
+    phases = {"key": [0, 0], "start": [T - 2 * MS, T + 8 * MS], "duration_ns": [5 * MS, 50 * MS]}
+    explained = explain_process(rows, phases | {"name": ["cold_start", "preempted"]}, {})
+    ttft, rest = (dict(zip(PARTS, side[0].tolist(), strict=True)) for side in (explained.ttft_us, explained.rest_us))
+    assert (ttft["cold_start"], ttft["unexplained"]) == (3000, 1000)
+    assert (rest["preempted"], rest["unexplained"]) == (2000, 4000)
+
+
 def test_columns_of_different_length_are_refused_with_their_name():
     with pytest.raises(ValueError, match="ttft_ns has 1 rows"):
         explain_process(requests(start=[T, T], end=[T, T], ttft_ns=[5]), {}, {})

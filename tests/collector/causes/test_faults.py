@@ -6,7 +6,7 @@ import pytest
 from collector.causes.explain import explain_process
 from collector.causes.learn import learn
 from collector.causes.names import PARTS, load_causes
-from tests.support.fault_catalogue import CATALOGUE, reference_run, untold
+from tests.support.fault_catalogue import CATALOGUE, reference_run
 from tests.support.simulated_engine import Law
 
 LAW = Law()
@@ -17,8 +17,8 @@ def reference():
     return learn(*reference_run(1, LAW).tables, former=None)
 
 
-def by_part(found, reference):
-    explained = explain_process(*found.tables, reference=reference)
+def by_part(found, tables, reference, limits=None):
+    explained = explain_process(*tables, limits=limits, reference=reference)
     ttft, e2e = found.requests["ttft_ns"], found.requests["end"] - found.requests["start"]
     assert (explained.ttft_us.sum(1) == np.ceil(ttft / 1000)).all()
     assert ((explained.ttft_us + explained.rest_us).sum(1) == np.ceil(e2e / 1000)).all()
@@ -28,8 +28,8 @@ def by_part(found, reference):
 @pytest.mark.parametrize("fault", CATALOGUE, ids=lambda fault: fault.name)
 def test_the_time_that_a_fault_added_is_found_and_named_first(fault, reference):
     case = fault.make(1, LAW)
-    parts, explained = by_part(case.faulty if fault.told else untold(case.faulty), reference)
-    plain, _ = by_part(case.plain, reference)
+    parts, explained = by_part(case.faulty, fault.tables(case), reference, fault.limits)
+    plain, _ = by_part(case.plain, case.plain.tables, reference)
     if not fault.causes:
         blamed = parts[:, [PARTS.index("stall"), PARTS.index("drift")]].sum()
         assert blamed < 0.01 * parts.sum()

@@ -56,10 +56,23 @@ def test_elimination_finds_the_reason_by_the_limits(crowd, reference):
     assert guessed[name] == pytest.approx(found.waited(name).sum() / 1e9, rel=0.1)
 
 
-def test_without_limits_the_largest_step_that_was_seen_tells_them(reference):
+def test_without_limits_the_largest_step_that_was_seen_tells_them():
     found = run(chats(250, seed=9), seed=9, **CROWDS["batch"])
-    guessed = waits(explain_process(*untold(found).tables, reference=reference))
+    guessed = waits(explain_process(*untold(found).tables))
     assert guessed["batch"] == pytest.approx(found.waited("batch").sum() / 1e9, rel=0.05)
+
+
+def test_a_quiet_time_does_not_hide_the_limits_that_busier_traffic_told():
+    """The busiest step of the quiet time has fewer sequences than may run, so they cannot be what was waited for."""
+    busy = run(chats(250, seed=9), seed=9, max_seqs=6)
+    reference = learn(*busy.tables, former=None)
+    short = chats(60, seed=3, rate=3, prompt=(100, 0.5, 300), answer=(80, 0.5, 200))
+    quiet = run(short, seed=3, blocks=33, watermark_blocks=0)
+    assert max(len(step.decoding) for step in quiet.truth) < 6
+    assert quiet.waited("kv").sum() > S
+    found = waits(explain_process(*untold(quiet).tables, reference=reference))
+    assert found["batch"] == 0
+    assert found["kv"] == pytest.approx(quiet.waited("kv").sum() / 1e9, rel=0.2)
 
 
 def test_the_wait_of_preempted_requests_for_their_next_step_is_no_wait_for_the_first(reference):
