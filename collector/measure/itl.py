@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.measure.answers import LEVELS, Distribution, seconds
-from collector.measure.slices import LEAST_HOURS, is_short, narrow
+from collector.measure.slices import is_short, narrow, whole_hours
 from collector.measure.times import DAY_NS, HOUR_NS
 from collector.measure.window import Window
 from collector.query.past_days import partition
@@ -119,31 +119,20 @@ def added(parts: Sequence[Counts]) -> Counts:
 
 
 def stretches(start_ns: int, end_ns: int) -> Iterator[tuple[int, int, bool]]:
-    """Divide a window into whole days, the hours before the first of them, the hours of the last day, and the rest.
+    """Divide a window into whole days, the whole hours of its first and of its last day, and the rest.
 
-    True for a day, an hour before the first day, and the whole hours of the last day together:
+    True for all but the rest:
 
-    12 Nov 21:30 to 14 Nov 06:20    12 Nov 21:30 to 22:00, 22 to 23 h, 23 to 24 h, 13 Nov, 14 Nov 0 to 6 h, 6:00 to 6:20
+    12 Nov 18:30 to 14 Nov 06:20    12 Nov 18:30 to 19:00, 19 to 24 h, 13 Nov, 14 Nov 0 to 6 h, 6:00 to 6:20
     """
-    midnight, last = -(-start_ns // DAY_NS) * DAY_NS, end_ns // DAY_NS * DAY_NS
-    if midnight > last:
-        yield from _within_a_day(start_ns, end_ns)
-        return
-    hour = -(-start_ns // HOUR_NS) * HOUR_NS
-    if start_ns < hour:
-        yield start_ns, hour, False
-    for at in range(hour, midnight, HOUR_NS):
-        yield at, at + HOUR_NS, True
-    for at in range(midnight, last, DAY_NS):
-        yield at, at + DAY_NS, True
-    yield from _within_a_day(last, end_ns)
-
-
-def _within_a_day(start_ns: int, end_ns: int) -> Iterator[tuple[int, int, bool]]:
-    first, last = -(-start_ns // HOUR_NS) * HOUR_NS, end_ns // HOUR_NS * HOUR_NS
-    if last - first < LEAST_HOURS * HOUR_NS:
-        first = last = end_ns
-    yield from ((a, b, a == first) for a, b in ((start_ns, first), (first, last), (last, end_ns)) if a < b)
+    at_ns = start_ns
+    for first, last in whole_hours(start_ns, end_ns, each_day=True):
+        if at_ns < first * HOUR_NS:
+            yield at_ns, first * HOUR_NS, False
+        at_ns = last * HOUR_NS
+        yield first * HOUR_NS, at_ns, True
+    if at_ns < end_ns:
+        yield at_ns, end_ns, False
 
 
 def by_bucket(queries: Queries, window: Window, step_ns: int) -> Buckets:

@@ -17,7 +17,7 @@ from collector.query.template import part
 from collector.sql.fragment import Fragment, any_of
 
 _LEAST_DAYS: Final = 3
-LEAST_HOURS: Final = 4
+_LEAST_HOURS: Final = 4
 """The fewest whole days in a row, and the fewest hours of one day, that are worth a query of their own."""
 _LAST_DAY: Final = 65_000
 """Days since 1970. ClickHouse puts all days after the year 2149 into one partition."""
@@ -105,7 +105,7 @@ def narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def is_short(start_ns: int, end_ns: int) -> bool:
     """Tell whether a window has no stretch of hours that is remembered."""
-    return end_ns - start_ns < LEAST_HOURS * HOUR_NS
+    return end_ns - start_ns < _LEAST_HOURS * HOUR_NS
 
 
 def slices(
@@ -123,7 +123,7 @@ def slices(
     complete_ns = (now_ns or moments[0]) - _LONGEST_INSERT_NS if column == ARRIVED else moments[0]
     for band in range(1, len(moments)):
         end_ns = min(moments[band - 1], complete_ns)
-        for first, last in _whole_hours(moments[band], end_ns, days_alone=table != "requests"):
+        for first, last in whole_hours(moments[band], end_ns, days_alone=table != "requests"):
             whole.append((first * HOUR_NS, last * HOUR_NS))
             if last - first >= _LEAST_DAYS * 24 and column != ARRIVED:
                 days = {f"day{band}_{key}": partition(hour // 24) for key, hour in (("first", first), ("last", last))}
@@ -144,14 +144,19 @@ def slices(
         yield Slice(any_of(*rest), Fragment(f"multiIf({bands}{len(starts)})", starts) if bands else Fragment("1"))
 
 
-def _whole_hours(start_ns: int, end_ns: int, *, days_alone: bool) -> Iterator[tuple[int, int]]:
-    """Stretches of whole hours that are worth a query of their own: many days in a row, or several hours of a day."""
+def whole_hours(
+    start_ns: int, end_ns: int, *, days_alone: bool = False, each_day: bool = False
+) -> Iterator[tuple[int, int]]:
+    """Stretches of whole hours that are worth a query of their own: many days in a row, or several hours of a day.
+
+    They are counted since 1970. `each_day`: no stretch has more than a day.
+    """
     first, last = -(-start_ns // HOUR_NS), min(end_ns // HOUR_NS, _LAST_DAY * 24)
     midnight, last_midnight = -(-first // 24) * 24, last // 24 * 24
     edges = [first, midnight, last_midnight, last]
-    if last_midnight - midnight < _LEAST_DAYS * 24:
+    if each_day or last_midnight - midnight < _LEAST_DAYS * 24:
         edges = [first, *range(midnight, last_midnight + 1, 24), last]
-    least = _LEAST_DAYS * 24 if days_alone else LEAST_HOURS
+    least = _LEAST_DAYS * 24 if days_alone else _LEAST_HOURS
     yield from ((a, b) for a, b in pairwise(edges) if b - a >= least)
 
 

@@ -39,8 +39,8 @@ _LATENCIES: Final = ("ttft", "tpot", "e2e")
 _STATUS: Final = "transform(status, ['error', 'cancelled', 'unknown'], [1, 2, 3]::Array(UInt8), 0::UInt8)"
 _OK, _FAILED, _CANCELLED, _UNKNOWN = _STATUSES = range(4)
 NO_GRID: Final[Mapping[str, Sequence[int]]] = MappingProxyType({})
-_FEW: Final = 8
-"""Comparisons with so many thresholds are faster than a search among them."""
+_FEW: Final = 24
+"""Comparisons with so many thresholds are faster than a search among them. With 20, it takes 36 ns a row, and 120."""
 
 
 @dataclass(frozen=True)

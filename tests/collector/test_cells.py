@@ -47,7 +47,7 @@ def test_many_slos_are_judged_as_each_alone(evaluate, rows):
     )  # fmt: skip
     slos = [
         {"thresholds": {"ttft": f"{ttft}{unit}"}, "select": select, "errors": {"exclude": exclude}}
-        for ttft, unit in ((50, "ms"), (90, "ms"), *((i, "ms") for i in range(91, 97)), (90000001, "ns"), (2, "s"))
+        for ttft, unit in ((50, "ms"), (90, "ms"), *((i, "ms") for i in range(91, 113)), (90000001, "ns"), (2, "s"))
         for select in (
             {},
             {"slo_class": ["chat"]},
@@ -83,7 +83,7 @@ def test_a_tpot_is_judged_by_its_bound_where_it_is_not_known(evaluate, rows, uni
           "status": pick(["ok", "ok", "ok", "cancelled", "unknown"]), "output_tokens": pick([None, 5])}
          for _ in range(400)]
     )  # fmt: skip
-    few, many, fractions = ["30ms", "60ms"], [f"{ms}ms" for ms in range(5, 100, 5)], ["30000001ns", "60ms"]
+    few, many, fractions = ["30ms", "60ms"], [f"{ms}ms" for ms in range(4, 100, 3)], ["30000001ns", "60ms"]
     limits = {"few": few, "many": many, "ns": fractions}[unit]
     found = evaluate([{"thresholds": {"tpot": limit}} for limit in limits])
     for i, limit in enumerate(map(parse_duration, limits)):

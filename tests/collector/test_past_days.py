@@ -191,13 +191,16 @@ class TestStretches:
         ("start", "end", "expected"),
         [
             (MIDNIGHT + HOUR, MIDNIGHT + 2 * HOUR, [(1, 2, False)]),
-            (MIDNIGHT - 2 * HOUR - 1, MIDNIGHT, [(-2 - 1 / HOUR, -2, False), (-2, -1, True), (-1, 0, True)]),
+            (MIDNIGHT - 4 * HOUR - 1, MIDNIGHT, [(-4 - 1 / HOUR, -4, False), (-4, 0, True)]),
+            (MIDNIGHT - 3 * HOUR - 1, MIDNIGHT, [(-3 - 1 / HOUR, 0, False)]),
             (MIDNIGHT - DAY, MIDNIGHT + HOUR, [(-24, 0, True), (0, 1, False)]),
             (MIDNIGHT - DAY, MIDNIGHT + 4 * HOUR + 1, [(-24, 0, True), (0, 4, True), (4, 4 + 1 / HOUR, False)]),
             (MIDNIGHT + HOUR, MIDNIGHT + 5 * HOUR, [(1, 5, True)]),
             (MIDNIGHT + HOUR - 1, MIDNIGHT + 4 * HOUR, [(1 - 1 / HOUR, 4, False)]),
-            (MIDNIGHT - DAY - HOUR, MIDNIGHT, [(-25, -24, True), (-24, 0, True)]),
-            (MIDNIGHT - 1, MIDNIGHT + 1, [(-1 / HOUR, 0, False), (0, 1 / HOUR, False)]),
+            (MIDNIGHT - DAY - HOUR, MIDNIGHT, [(-25, -24, False), (-24, 0, True)]),
+            (MIDNIGHT - 2 * DAY - 5 * HOUR, MIDNIGHT, [(-53, -48, True), (-48, -24, True), (-24, 0, True)]),
+            (MIDNIGHT - 9 * DAY, MIDNIGHT, [(-24 * day, -24 * (day - 1), True) for day in range(9, 0, -1)]),
+            (MIDNIGHT - 1, MIDNIGHT + 1, [(-1 / HOUR, 1 / HOUR, False)]),
         ],
     )
     def test_days_and_the_hours_before_them_are_whole(self, start, end, expected):

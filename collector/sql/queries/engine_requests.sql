@@ -10,9 +10,9 @@ SELECT
     countIf(status = 'ok' AND prefill_ns IS NOT NULL) AS phases,
     countIf(status = 'ok' AND queue_ns IS NOT NULL) AS queue,
     countIf(status = 'ok' AND preemptions IS NOT NULL) AS preemption,
-    groupArrayLastIf(20)(
-        (lower(hex(trace_id)), lower(hex(span_id)), toUnixTimestamp64Nano(start), toUnixTimestamp64Nano(end)),
-        status = 'ok' AND ifNull(output_tokens > 1, true)) AS examples
+    arrayMap(
+        one -> (lower(hex(one.1)), lower(hex(one.2)), toUnixTimestamp64Nano(one.3), toUnixTimestamp64Nano(one.4)),
+        groupArrayLastIf(20)((trace_id, span_id, start, end), status = 'ok' AND ifNull(output_tokens > 1, true))) AS examples
 FROM requests
 WHERE $ended AND $filter
 GROUP BY $parts.process, engine, vantage
