@@ -206,6 +206,28 @@ def test_many_burns_that_are_looked_for_together_are_those_of_each_slo_alone(row
     assert len({one["start"] for one in together}) > 2
 
 
+def test_a_burn_of_more_slos_than_before_is_not_read_from_what_was_remembered_of_the_fewer(
+    rows, tmp_path, ingest_status, clock
+):
+    path, hour = tmp_path / "two.yaml", 3600 * SECOND
+    common = {"window": "30d", "thresholds": {"e2e": "9s"}}
+    slos = [
+        {"name": name, "objective": objective, **common} for name, objective in (("wide", "0.5"), ("strict", "0.99"))
+    ]
+    path.write_text(yaml.safe_dump({"slos": slos}))
+    rows.requests([{"ended": NOW - i * SECOND, "status": "error"} for i in range(1, 600)])
+    some = [("error" if i % 4 == 0 else "ok", NOW - 2 * hour - i * 90 * SECOND) for i in range(1, 900)]
+    rows.requests([{"ended": ended, "ingested_at": ended, "status": status} for status, ended in some])
+    app, _ = build_api(rows.store, load_slos(path), ingest_status, lost_after_s=30.0, clock=clock)
+    with TestClient(app) as client:
+        ends = ("-2h", "now", "-2h")
+        found = [
+            client.get("/api/v1/incidents", params={"start": "-3h", "end": end}).json()["incidents"] for end in ends
+        ]
+    assert [[one["slo"] for one in of] for of in found] == [["strict"], ["wide", "strict"], ["strict"]]
+    assert [of[-1]["requests_affected"] for of in found] == [224, 224 + 599, 224]
+
+
 class TestAPromiseToEachTenant:
     """The rules of Prometheus watch each tenant, so an all-clear here must be one for each of them."""
 

@@ -71,6 +71,13 @@ def total(api, **params):
     return api("requests", start="-7d", limit=1, **params)["total"]
 
 
+def test_a_total_counts_rows_and_no_weights_whatever_else_is_asked(api, rows):
+    rows.requests([{"status": "error", "weight": 3.0, "instance": f"i-{n % 2}", "e2e": MS} for n in range(4)])
+    assert total(api, verdict="bad") == total(api, verdict="bad", status="error") == 4
+    assert [total(api, verdict="bad", **one) for one in ({"instance": "i-1"}, {"status": "ok"})] == [2, 0]
+    assert api("requests", start="-7d", limit=1, verdict="bad", slo="all")["total"] == 4
+
+
 @pytest.mark.parametrize("slo", ["chat", "clients", "all"])
 def test_verdicts_add_up_to_the_counts_of_the_slo(api, mixed, slo):
     counts = api(f"slos/{slo}")["requests"]
