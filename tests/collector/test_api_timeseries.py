@@ -99,6 +99,14 @@ def test_goodput_and_attainment_are_judged_by_the_slo_that_is_asked_for(api, tra
     assert min(p["value"] for p in attainment) < max(p["value"] for p in attainment)
 
 
+@pytest.mark.parametrize(("vantage", "attained"), [("client", 1.0), ("server", 0.5)])
+def test_a_lost_request_that_no_slo_selects_is_not_judged(api, rows, vantage, attained):
+    rows.request(slo_class="chat", ended=NOW - 200 * SECOND, ttft_ns=1, tpot_ns=1.0, e2e=1)
+    rows.open(vantage=vantage, start=NOW - 300 * SECOND, seen=NOW - 230 * SECOND)
+    (point,) = api("timeseries", metric="attainment", step="15m", start="-15m")["points"]
+    assert point["value"] == attained
+
+
 @pytest.mark.parametrize("metric", ["attainment", "goodput"])
 def test_requests_that_hang_or_were_lost_are_bad_in_a_bucket_without_others(api, rows, metric):
     rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="chat")
