@@ -20,16 +20,13 @@ from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.chance import Bools, Floats, Ints
 from collector.measure.reader import Reader
+from collector.measure.values import DIMENSIONS, value_counts
 from collector.measure.window import Window
 from collector.slo.counts import Number
 from collector.sql.fragment import Fragment, all_of, merged
 from tokentrail.shared.formatting import count as digits
 from tokentrail.shared.formatting import percent
 
-_NAMES: Final = (
-    "model", "tenant", "variant", "engine", "service", "instance", "slo_class", "operation", "vantage",
-    "status", "error_type", "finish_reason",
-)  # fmt: skip
 _WAITS: Final = ("batch", "kv", "tokens", "priority")
 _WAITED: Final = f"array({', '.join(f'ifNull(wait_{name}_ns, 0)' for name in _WAITS)})"
 _FACTS: Final = {
@@ -56,7 +53,7 @@ _LEAST_SHARE: Final = 0.05
 """A value that fewer of the selected requests have explains little of them."""
 
 
-class Condition(Answer):
+class Trait(Answer):
     """A value of a dimension."""
 
     dimension: str
@@ -79,7 +76,7 @@ class Part(Answer):
 class Difference(Answer):
     """Conditions that are commoner among the selected requests."""
 
-    conditions: list[Condition]
+    conditions: list[Trait]
     """One, or two that say more together than each alone."""
     selected: Part
     others: Part
@@ -105,7 +102,7 @@ class Differences(Answer):
 
 @dataclass(frozen=True)
 class _Candidate:
-    condition: Condition
+    condition: Trait
     where: Fragment
     selected: float
     others: float
@@ -152,23 +149,13 @@ def differences(reader: Reader, window: Window, selected: Fragment, compared: Fr
 def _rows(
     reader: Reader, window: Window, selected: Fragment, sizes: Mapping[str, Sequence[float]]
 ) -> list[dict[str, Any]]:
-    columns = {name: f"toString({name})" for name in _NAMES} | {
+    columns = {name: f"toString({name})" for name in DIMENSIONS} | {
         name: f"toString({sql})" for name, sql in _FACTS.items()
     }
     for name, edges in sizes.items():
         above = " + ".join(f"({_SIZES[name]} >= {edge})" for edge in edges) or f"0 * {_SIZES[name]}"
         columns[name] = f"toString(ifNull(toInt16({above}), {_UNKNOWN}))"
-    names = [f"of_{name}" for name in columns]
-    fragments = {
-        "filter": window.filter,
-        "selected": selected,
-        "names": Fragment(", ".join(names)),
-        "columns": Fragment(", ".join(f"{sql} AS of_{name}" for name, sql in columns.items())),
-        "sets": Fragment(", ".join(f"({name})" for name in names)),
-    }
-    found = reader.queries.rows("differences", fragments, **window.bounds, most=_MOST_VALUES)
-    by_bits = {(1 << len(columns)) - 1 - (1 << (len(columns) - 1 - i)): name for i, name in enumerate(columns)}
-    return [{**row, "name": by_bits[row["dimension"]]} for row in found]
+    return value_counts(reader, window, columns, selected, _MOST_VALUES)
 
 
 def _candidates(
@@ -182,18 +169,18 @@ def _candidates(
         sql = _FACTS.get(name, name)
         key = f"value_{i}"
         where = Fragment(f"toString({sql}) = {{{key}:String}}", {key: value})
-        yield _Candidate(Condition(dimension=name, value=value), where, row["selected"], row["others"])
+        yield _Candidate(Trait(dimension=name, value=value), where, row["selected"], row["others"])
     for name, edges in sizes.items():
         counts = {int(row["value"]): (row["selected"], row["others"]) for row in rows if row["name"] == name}
         if _UNKNOWN in counts:
-            condition = Condition(dimension=name, value="not known")
+            condition = Trait(dimension=name, value="not known")
             yield _Candidate(condition, Fragment(f"{_SIZES[name]} IS NULL"), *counts.pop(_UNKNOWN))
         known = np.array([counts.get(i, (0.0, 0.0)) for i in range(len(edges) + 1)])
         for i, edge in enumerate(edges, 1):
             bound = percent(edge) if name == "cached_share" else digits(edge)
             for word, sign, part in (("at least", ">=", known[i:]), ("less than", "<", known[:i])):
                 where = Fragment(f"ifNull({_SIZES[name]} {sign} {edge}, false)")
-                yield _Candidate(Condition(dimension=name, value=f"{word} {bound}"), where, *part.sum(axis=0).tolist())
+                yield _Candidate(Trait(dimension=name, value=f"{word} {bound}"), where, *part.sum(axis=0).tolist())
 
 
 def _best(candidates: Sequence[_Candidate], everything: Sides) -> list[_Candidate]:
@@ -259,9 +246,7 @@ def _found(
     return _chosen(table, counts, [one.condition for one in best], tried)
 
 
-def _chosen(
-    table: _Table, counts: Mapping[str, Floats], conditions: Sequence[Condition], tried: int
-) -> list[Difference]:
+def _chosen(table: _Table, counts: Mapping[str, Floats], conditions: Sequence[Trait], tried: int) -> list[Difference]:
     """The differences, the one that tells most first, and those that say no more behind it."""
     columns: dict[tuple[int, ...], Bools] = {(i,): table.met[:, i] for i in range(len(conditions))}
     for i, j in combinations(range(len(conditions)), 2):
@@ -315,7 +300,7 @@ def _difference(
     key: tuple[int, ...],
     column: Bools,
     counts: Mapping[str, Floats],
-    conditions: Sequence[Condition],
+    conditions: Sequence[Trait],
     z: float,
     tried: int,
     also: list[str],

@@ -18,7 +18,7 @@ def check(api):
 
 
 def _requests(n, bad, **fields):
-    """So many requests of the SLO `chat` over ten minutes, of which some are bad, spread evenly."""
+    """Requests of the SLO `chat` over ten minutes, of which some are bad, spread evenly."""
     every = n / bad if bad else math.inf
     return [
         {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from collector.measure.differences import Condition, Sides, _chosen, _Table
+from collector.measure.differences import Sides, Trait, _chosen, _Table
 from tests.collector.rows import NOW, SECOND
 from tokentrail.cli.differences import show
 from tokentrail.shared.formatting import percent
@@ -161,7 +161,7 @@ def test_hostile_values_arrive_as_data(differences, rows):
 @pytest.mark.parametrize("planted", ["value", "pair", "nothing"])
 def test_of_many_draws_what_is_planted_is_first_and_nothing_is_nothing(planted):
     """The choice alone, without a store: 200 seeds."""
-    conditions = [Condition(dimension=f"d{i}", value="x") for i in range(8)]
+    conditions = [Trait(dimension=f"d{i}", value="x") for i in range(8)]
     shares = np.array([0.5, 0.3, 0.2, 0.1, 0.4, 0.25, 0.6, 0.15])
     right = 0
     for seed in range(200):

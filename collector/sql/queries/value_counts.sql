@@ -1,5 +1,5 @@
--- For each value of each dimension: the requests that are selected and the others, by weight. `dimension` tells by its bit
--- that is 0 which of the dimensions, the first one highest. A dimension with very many values has those with the most
+-- For each value of each column: the requests that are selected and the others, by weight. `dimension` tells by its bit
+-- that is 0 which column, the first one highest. A column with very many values has those with the most
 -- selected requests.
 WITH $columns AS columns, $selected AS is_selected
 SELECT
