@@ -66,7 +66,7 @@ class Trait(Answer):
         return f"{self.dimension} {self.value or 'not given'}"
 
 
-class Part(Answer):
+class ShareOut(Answer):
     """How many requests of one side meet a condition."""
 
     requests: Number
@@ -78,8 +78,8 @@ class Difference(Answer):
 
     conditions: list[Trait]
     """One, or two that say more together than each alone."""
-    selected: Part
-    others: Part
+    selected: ShareOut
+    others: ShareOut
     lift: float | None
     """The share of the selected ÷ that of the others; null where none of the others meets it."""
     p: float
@@ -306,7 +306,7 @@ def _difference(
     also: list[str],
 ) -> Difference:
     parts = {
-        name: Part(requests=_plain(n[column].sum()), share=float(n[column].sum() / n.sum()))
+        name: ShareOut(requests=_plain(n[column].sum()), share=float(n[column].sum() / n.sum()))
         for name, n in counts.items()
     }
     return Difference(
