@@ -72,7 +72,7 @@ class GroupedSummary(Summary):
     """`/summary`."""
 
     groups: list[Group] | None = None
-    """Those with the most requests first, as many as `top` says; absent without `group_by`."""
+    """Groups with the most requests first, as many as `top` says; absent without `group_by`."""
     groups_total: int | None = None
     """The number of all values that requests of the window have."""
 
