@@ -12,6 +12,7 @@ from tests.support.simulated_engine import chats, run
 SETTINGS = {
     "plain": {},
     "chunked": {"budget": 64},
+    "blocks copied to the host": {"blocks": 150, "watermark_blocks": 0, "host_blocks": 1000},
     "evictions": {"blocks": 150, "watermark_blocks": 0},
     "cached": {"prefix_caching": True, "budget": 128},
     "not chunked": {"budget": 1024, "chunked_prefill": False},
