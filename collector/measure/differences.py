@@ -139,8 +139,8 @@ def differences(reader: Reader, window: Window, selected: Fragment, compared: Fr
     return Differences(
         window=WindowOut.of(window, reader.complete_ns),
         summary=_summary(found, everything, tried),
-        selected=everything.selected,
-        others=everything.others,
+        selected=_plain(everything.selected),
+        others=_plain(everything.others),
         tried=tried,
         differences=found,
     )

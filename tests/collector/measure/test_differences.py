@@ -53,6 +53,7 @@ def test_a_planted_value_is_first_and_what_it_implies_stands_behind_it(differenc
     bad = [r for r in made if r["ttft_ns"] > 500 * MS]
     assert got["selected"] == len(bad)
     assert got["others"] == 2000 - len(bad)
+    assert isinstance(got["others"], int)
     phi = sum(r["model"] == "phi" for r in bad)
     assert only["selected"] == {"requests": phi, "share": pytest.approx(phi / len(bad))}
     of_others = sum(r["model"] == "phi" for r in made) - phi
