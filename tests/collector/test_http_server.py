@@ -14,7 +14,7 @@ from collector.http_server import HttpServer
 from collector.receive.buffer import Buffer
 from collector.receive.errors import BusyError
 from collector.receive.http import BodyLimits, create_otlp_app
-from tests.collector.test_otlp_http import PROTOBUF, Receiver
+from tests.collector.receive.test_otlp_http import PROTOBUF, Receiver
 from tests.support.otlp import token_body
 from tokentrail.shared.http_protocol import HttpProtocol
 

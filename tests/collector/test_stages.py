@@ -33,7 +33,7 @@ from collector.wal.commit import GroupCommit
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
 from collector.wal.log import LogLimits
-from tests.collector.test_commit import GatedLog
+from tests.collector.wal.test_commit import GatedLog
 from tests.support.otlp import token_body
 from tests.support.stores import new_store
 

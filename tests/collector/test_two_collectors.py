@@ -8,8 +8,8 @@ from http.client import HTTPConnection
 import httpx
 import pytest
 
+from tests.collector.receive.test_logs import dynamo
 from tests.collector.rows import SECOND
-from tests.collector.test_logs import dynamo
 from tests.support.clickhouse_server import Server
 from tests.support.collector import PROTOBUF, Collector
 from tests.support.otlp import Request, token_body

@@ -1,6 +1,6 @@
 """Each code block of the documentation is read by its own program: Python, YAML, JSON, bash, our own commands.
 
-`tests/collector/test_docs_requests.py` runs the requests to the API, `tests/tokentrail/test_sdk_docs.py` the SDK's
+`tests/collector/api/test_docs_requests.py` runs the requests to the API, `tests/tokentrail/test_sdk_docs.py` the SDK's
 page, `tests/tokentrail/test_cli_ask.py` the commands that ask a collector, and
 `tests/tokentrail/test_docs_commands.py` those that change files.
 """

@@ -20,7 +20,7 @@ from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
 from collector.wal.commit import LogUnavailableError
-from tests.collector.test_otlp_http import WAIT_S, Receiver
+from tests.collector.receive.test_otlp_http import WAIT_S, Receiver
 from tests.support.certificates import make_certificate
 from tests.support.keys import access_to, add_key
 from tokentrail.cli import doctor, listeners

@@ -13,7 +13,7 @@ from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
 from collector.signals import SIGNALS, TRACES
 from collector.status import IngestStatus
-from tests.collector.test_otlp_http import PROTOBUF, WAIT_S, Receiver
+from tests.collector.receive.test_otlp_http import PROTOBUF, WAIT_S, Receiver
 from tests.support.keys import access_to, add_key
 from tests.support.otlp import Request, token_body
 

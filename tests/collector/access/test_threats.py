@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.service import build_api
 from collector.signals import SIGNALS
-from tests.collector.test_otlp_http import Receiver
+from tests.collector.receive.test_otlp_http import Receiver
 from tests.support.keys import access_to, add_key
 
 SECURITY = (Path(__file__).parents[3] / "SECURITY.md").read_text()

@@ -27,7 +27,7 @@ from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits
 from collector.settings import Settings
 from collector.signals import TRACES
-from tests.collector.test_otlp_http import WAIT_S, Receiver
+from tests.collector.receive.test_otlp_http import WAIT_S, Receiver
 from tests.support.certificates import make_certificate, make_signed
 from tests.support.collector import Collector
 from tests.support.otlp import token_body

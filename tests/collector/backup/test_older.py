@@ -4,7 +4,7 @@ from collector.backup.cut import Backups
 from collector.store.schema import apply_schema
 from collector.store.store import Store
 from tests.collector.backup.archives import run_restore
-from tests.collector.migrating import current
+from tests.collector.store.migrating import current
 from tests.support.stores import write_version_2
 
 __all__ = ["current"]

@@ -10,8 +10,8 @@ from collector.receive.checked import ItemLimits
 from collector.receive.logs import check
 from collector.signals import LOGS
 from collector.store.insert import insert_otlp
-from tests.collector.test_logs import UNREAD_RECORDS
-from tests.collector.test_logs import request as log_record
+from tests.collector.receive.test_logs import UNREAD_RECORDS
+from tests.collector.receive.test_logs import request as log_record
 from tests.support.otlp import MS, T0, set_attributes
 from tests.support.recordings import (
     Recording,

@@ -14,7 +14,7 @@ from collector.store.errors import StoreUnavailableError
 from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner
 from tests.collector.joining.spans import dynamos_span, found, insert, parts, root
-from tests.collector.test_logs import dynamo
+from tests.collector.receive.test_logs import dynamo
 
 
 def test_a_store_that_is_away_is_one_line_in_a_minute(store, monkeypatch, caplog):

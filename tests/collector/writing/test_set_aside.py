@@ -6,7 +6,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from collector.store.insert import insert_otlp
 from collector.wal.frame import digest_of
 from collector.wal.log import SegmentLog
-from tests.collector.test_runs import with_a_padded_head
+from tests.collector.receive.test_runs import with_a_padded_head
 from tests.collector.writing.written import misread, unreadable
 from tests.support.otlp import Request, token_body
 

@@ -8,7 +8,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from collector.exposition import metrics
-from tests.collector.metrics.scraped import OPENMETRICS
+from tests.collector.exposition.scraped import OPENMETRICS
 from tests.collector.rows import SECOND
 
 

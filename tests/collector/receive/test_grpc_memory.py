@@ -12,7 +12,7 @@ from collector.receive import grpc as grpc_receiver
 from collector.receive.http import BodyLimits
 from collector.settings import split_address
 from collector.signals import TRACES
-from tests.collector.test_otlp_grpc import BODY, WAIT_S, export, frame, half_sent, header, receiving, status_of
+from tests.collector.receive.test_otlp_grpc import BODY, WAIT_S, export, frame, half_sent, header, receiving, status_of
 
 SENT = 16 * 2**20
 WINDOW_UPDATE, SETTINGS, INITIAL_WINDOW = 8, 4, 4

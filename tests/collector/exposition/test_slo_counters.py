@@ -7,7 +7,7 @@ import pytest
 from collector.exposition import store_counters
 from collector.exposition.early import KEEP_NS, EarlyRequests
 from collector.slo.durations import format_duration
-from tests.collector.metrics.scraped import CHAT, slo
+from tests.collector.exposition.scraped import CHAT, slo
 from tests.collector.rows import NOW, SECOND
 
 

@@ -12,7 +12,7 @@ from collector.measure.in_flight import InFlight, read_in_flight
 from collector.query.queries import Queries
 from collector.slo.model import Slo
 from collector.sql.fragment import TRUE
-from tests.collector.metrics.scraped import CHAT, OPENMETRICS, ended_of, samples_of
+from tests.collector.exposition.scraped import CHAT, OPENMETRICS, ended_of, samples_of
 from tests.collector.rows import NOW, SECOND
 
 

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from collector.receive import langfuse
 from collector.receive.http import BodyLimits, create_otlp_app
-from tests.collector.test_otlp_http import BODY, PROTOBUF, Receiver
+from tests.collector.receive.test_otlp_http import BODY, PROTOBUF, Receiver
 from tests.support.keys import access_to, add_key
 
 

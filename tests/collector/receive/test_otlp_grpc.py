@@ -18,7 +18,7 @@ from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits
 from collector.settings import split_address
 from collector.signals import TRACES
-from tests.collector.test_otlp_http import Receiver
+from tests.collector.receive.test_otlp_http import Receiver
 from tests.support.otlp import Request, token_body
 
 BODY = token_body(count=3)

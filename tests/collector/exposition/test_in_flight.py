@@ -1,6 +1,6 @@
 """The counters of SLOs count a request that is bad before it has ended, and count it once."""
 
-from tests.collector.metrics.scraped import CHAT, MS, slo
+from tests.collector.exposition.scraped import CHAT, MS, slo
 from tests.collector.rows import NOW, SECOND, trace_id
 
 

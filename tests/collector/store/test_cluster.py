@@ -27,8 +27,8 @@ from collector.store.schema import TIME_COLUMNS, apply_schema
 from collector.store.store import Store
 from collector.store.usage import Usage
 from collector.wal.frame import Frame, digest_of
-from tests.collector.migrating import NEXT, created_tables, few_engines, later_sql
 from tests.collector.rows import NOW, SECOND, Rows
+from tests.collector.store.migrating import NEXT, created_tables, few_engines, later_sql
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import T0, Request

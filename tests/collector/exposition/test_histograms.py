@@ -13,7 +13,7 @@ from collector.exposition.store_counters import StoreCounters
 from collector.query.queries import Queries
 from collector.signals import TRACES
 from collector.store.insert import insert_otlp
-from tests.collector.metrics.scraped import MS, OPENMETRICS
+from tests.collector.exposition.scraped import MS, OPENMETRICS
 from tests.collector.rows import NOW, SECOND
 from tests.support.otlp import Request
 from tests.support.recordings import join

@@ -7,7 +7,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from fastapi.testclient import TestClient
 
 from collector.exposition.present import expose_samples
-from tests.collector.metrics.scraped import CHAT, OPENMETRICS, running_now, samples_of, slo
+from tests.collector.exposition.scraped import CHAT, OPENMETRICS, running_now, samples_of, slo
 from tests.collector.rows import NOW, SECOND
 
 

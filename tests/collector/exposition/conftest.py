@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from collector.status import ApiRefusal
-from tests.collector.metrics.scraped import CHAT, OPENMETRICS, samples_of
+from tests.collector.exposition.scraped import CHAT, OPENMETRICS, samples_of
 from tests.collector.rows import NOW, SECOND
 
 

@@ -12,7 +12,7 @@ from collector.api.problems import ParameterProblem, ProblemDocument
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.store.errors import StoreError
 from collector.store.store import Store
-from tests.collector.test_otlp_http import Receiver
+from tests.collector.receive.test_otlp_http import Receiver
 
 PROBLEM = "application/problem+json"
 PYTHON = re.compile(r"Error\b|Exception|Traceback|object at 0x|<class|NoneType|'(int|str|list|dict)'|\[Errno|\bNone\b")

@@ -18,7 +18,7 @@ from collector.store.insert import insert_otlp
 from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
 from collector.store.schema import LANDING_TABLES, OLDEST_SERVER, TIME_COLUMNS, apply_schema
 from collector.store.store import Store
-from tests.collector.migrating import (
+from tests.collector.store.migrating import (
     CURRENT,
     MIGRATION,
     NEXT,

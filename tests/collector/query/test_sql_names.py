@@ -10,7 +10,7 @@ from collector.store.schema import TIME_COLUMNS
 from tokentrail import semconv
 
 FILES = [*sorted((SQL_DIR / "schema").rglob("*.sql")), *sorted((SQL_DIR / "engines").rglob("*.sql"))]
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 SPANS = {
     semconv.TOKEN_SPAN,

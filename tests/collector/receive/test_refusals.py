@@ -25,7 +25,7 @@ from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.refusals import REFUSALS
 from collector.signals import TRACES
 from collector.wal.commit import LogUnavailableError
-from tests.collector.test_otlp_http import Receiver
+from tests.collector.receive.test_otlp_http import Receiver
 
 LIMITS = BodyLimits(sent=4_000, decompressed=8_000)
 PROTOBUF = {"content-type": "application/x-protobuf"}

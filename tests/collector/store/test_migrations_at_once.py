@@ -13,7 +13,7 @@ from collector.store.insert import insert_otlp
 from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
 from collector.store.schema import apply_schema
 from collector.store.store import Store
-from tests.collector.migrating import MIGRATION, NEXT, current, definitions, recorded, rows, sql_dir
+from tests.collector.store.migrating import MIGRATION, NEXT, current, definitions, recorded, rows, sql_dir
 from tests.support.clickhouse_server import Server
 from tests.support.otlp import token_body
 from tests.support.stores import drop_everything, write_version_2

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import soak
 from tests.collector.rows import NOW, SECOND
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 URL = re.compile(r"curl [^`\n]*?((?:\$API|(?:http://)?[\w.]+:8080)/[^\s\"'`)|]*)")
 CALLS = sorted({url.rstrip(".,;:") for page in PAGES for url in URL.findall(page.read_text())})

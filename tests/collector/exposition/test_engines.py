@@ -3,7 +3,7 @@
 from fastapi.testclient import TestClient
 
 from collector.process import Process
-from tests.collector.metrics.scraped import running_now
+from tests.collector.exposition.scraped import running_now
 from tests.collector.rows import NOW, SECOND
 
 

@@ -9,7 +9,7 @@ from collector.measure.times import parse_moment, rfc3339
 from collector.slo.durations import duration_text, format_duration, parse_duration
 from collector.slo.model import SloFileError, load_slos
 
-SHIPPED = Path(__file__).parents[2] / "alerts" / "slos.yaml"
+SHIPPED = Path(__file__).parents[3] / "alerts" / "slos.yaml"
 SECOND = 1_000_000_000
 
 

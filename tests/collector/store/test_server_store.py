@@ -22,7 +22,7 @@ from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner
 from collector.store.retention import parse_retention
 from collector.store.store import Store
-from tests.collector.test_logs import dynamo
+from tests.collector.receive.test_logs import dynamo
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import token_body
