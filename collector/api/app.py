@@ -18,6 +18,7 @@ from collector.access.access import OPEN, Access
 from collector.api import (
     admission,
     backup,
+    changes,
     check,
     compare,
     differences,
@@ -108,6 +109,7 @@ def create_app(
         summary,
         compare,
         check,
+        changes,
         differences,
         goodput,
         heatmap,
