@@ -6,7 +6,7 @@ import pytest
 from collector.causes.explain import UNKNOWN_US, explain_process
 from collector.causes.learn import learn
 from collector.causes.names import PARTS
-from tests.support.simulated_engine import EPOCH, MS, chats, run
+from tests.support.simulated_engine import EPOCH, MS, Law, chats, run
 
 T = EPOCH
 
@@ -87,3 +87,12 @@ def test_what_prompts_inflict_on_others_is_what_others_suffer(ordinary, referenc
     large = ordinary.inflicted() > 10 * MS
     error = explained.inflicted_us[large] * 1e3 / ordinary.inflicted()[large] - 1
     assert np.median(np.abs(error)) < 0.02
+
+
+def test_a_prompt_inflicts_what_its_attention_takes_too():
+    found = run(chats(250, seed=3, prompt=(300, 1.0, 3000), rate=4), law=Law(attention=30.0))
+    explained = explain_process(*found.tables)
+    long = found.inflicted() > 50 * MS
+    assert long.sum() > 50
+    assert np.median(np.abs(explained.inflicted_us[long] * 1e3 / found.inflicted()[long] - 1)) < 0.02
+    assert explained.inflicted_us.sum() * 1e3 == pytest.approx(found.inflicted().sum(), rel=0.02)

@@ -53,6 +53,16 @@ def test_many_sequences_more_than_known_are_still_judged(reference):
     assert seconds(found, "stall") == pytest.approx(frozen.faulty().sum() / 1e9, rel=0.1)
 
 
+def test_prompts_that_are_computed_again_are_the_requests_own_and_no_part_of_its_ttft(reference):
+    found = run(chats(200, seed=9), seed=9, blocks=120, watermark_blocks=0)
+    first = found.requests["start"] + found.requests["ttft_ns"] - EPOCH
+    true = sum(time for step in found.truth for number, _, time in step.chunks if step.start >= first[number]) / 1e9
+    explained = explain_process(*found.tables, reference=reference)
+    assert true > 0.2
+    assert seconds(explained, "recompute") == pytest.approx(true, rel=0.03)
+    assert explained.ttft_us[:, PARTS.index("recompute")].sum() == 0
+
+
 def test_copies_of_blocks_are_neither_work_nor_a_stall(reference):
     found = run(chats(300, seed=9), seed=9, blocks=120, watermark_blocks=0, host_blocks=1000)
     copied = found.kv_events["duration_ns"] > 0

@@ -8,7 +8,7 @@ from collector.causes.explain import explain_process
 from collector.causes.learn import learn
 from collector.causes.names import PARTS
 from tests.support.fault_catalogue import untold
-from tests.support.simulated_engine import MS, Load, S, chats, run
+from tests.support.simulated_engine import EPOCH, MS, Faults, Load, S, chats, run
 
 REASONS = ("batch", "kv", "tokens")
 CROWDS = {
@@ -84,6 +84,29 @@ def test_the_wait_of_preempted_requests_for_their_next_step_is_no_wait_for_the_f
     assert first < told - 0.1
     explained = explain_process(*found.tables, reference=reference)
     assert waits(explained)["kv"] == pytest.approx(first, rel=0.03)
+
+
+def test_what_is_told_of_a_later_preemption_does_not_displace_the_reason_of_the_first_wait():
+    rows = {"key": [1], "start": [EPOCH], "end": [EPOCH + S], "ttft_ns": [200 * MS]}
+    told = {"wait_tokens_ns": [60 * MS], "wait_kv_ns": [300 * MS]}
+    lengths = {"queued": 100, "prefill": 100, "decode": 300, "preempted": 300, "prefill again": 200}
+    ends = np.cumsum(list(lengths.values())) * MS
+    phases = {
+        "key": [1] * 5,
+        "start": EPOCH + ends - np.array(list(lengths.values())) * MS,
+        "duration_ns": np.array(list(lengths.values())) * MS,
+        "name": [name.split()[0] for name in lengths],
+    }
+    assert waits(explain_process(rows | told, phases, {})) == {"batch": 0, "kv": 0, "tokens": 0.06}
+
+
+def test_a_freeze_in_a_queue_is_a_stall_and_no_wait(reference):
+    freezes = tuple((second * S, 2 * S) for second in (5, 10, 15))
+    found = run(chats(250, seed=9), seed=9, max_seqs=5, faults=Faults(freezes=freezes))
+    explained = explain_process(*found.tables, reference=reference)
+    both = explained.ttft_us.astype(float) + explained.rest_us
+    assert both[:, PARTS.index("stall")].sum() / 1e6 == pytest.approx(found.faulty().sum() / 1e9, rel=0.01)
+    assert waits(explained)["batch"] < found.waited("batch").sum() / 1e9 - 10
 
 
 def test_the_rest_of_the_running_step_is_busy_with_answers_or_with_the_prompts_of_others(reference):
