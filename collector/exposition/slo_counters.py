@@ -15,7 +15,8 @@ from collector.exposition.early import Early, EarlyRequests
 from collector.exposition.metrics import Metric
 from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Labels, Series, printable
 from collector.measure.in_flight import InFlight
-from collector.slo.cells import Cells, Outcomes
+from collector.slo.cells import Cells
+from collector.slo.judged import Outcomes
 from collector.slo.model import Slo
 from collector.store.early_claims import EarlyCount
 
@@ -65,11 +66,12 @@ class SloCounters:
     def new_in_flight(self, in_flight: InFlight) -> list[EarlyCount]:
         """The requests that are bad by now or lost, and are not counted yet."""
         found, now_ns = [], self._clock()
-        for slo in self._slos:
-            chosen, past = in_flight.selected(slo), in_flight.is_past(slo.thresholds)
-            late = chosen & past & ~in_flight.is_lost
-            self._series.set(metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(late)))
-            for i in np.flatnonzero(chosen & (past | in_flight.is_lost)).tolist():
+        judged = in_flight.judged_behind(self.cells.judged([]))
+        for number, slo in enumerate(self._slos):
+            outcomes = judged.outcomes(number)
+            past = np.logical_or.reduce([judged.missed(*given) for given in slo.thresholds.given().items()])
+            self._series.set(metrics.SLO_IN_FLIGHT, (slo.name,), int(np.count_nonzero(outcomes.in_flight_violations)))
+            for i in np.flatnonzero(outcomes.bad).tolist():
                 group = in_flight.columns["tenant"][i] if slo.group_by else ""
                 count = EarlyCount(in_flight.key(i), slo.name, group, bool(past[i]), in_flight.processes[i], now_ns)
                 early = self._early.get(count.key)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.measure.ended import NOTHING, read_ended
+from collector.measure.population import NOTHING, read_ended
 from collector.measure.reader import Reader
 from collector.measure.slices import ARRIVED, Arrays, slices
 from collector.measure.times import DAY_NS

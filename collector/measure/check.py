@@ -19,8 +19,8 @@ from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.chance import Floats, Sample, evidence, is_clustered, share_errors
 from collector.measure.compare import LATENCIES, Rows, alike_samples, listed, read_rows
-from collector.measure.ended import read_ended
 from collector.measure.evaluation import Counted, count
+from collector.measure.population import read_ended
 from collector.measure.reader import Reader
 from collector.measure.slices import slices
 from collector.measure.window import Window

@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 from collector.measure.answers import Covered
-from collector.measure.ended import Ended, read_ended
 from collector.measure.hops import counted_once
 from collector.measure.in_flight import InFlight, read_in_flight
+from collector.measure.population import Population, read_ended
 from collector.measure.reader import Reader
 from collector.measure.slices import ARRIVED, is_short, slices
-from collector.measure.summing import WITH_VARIANCE, SloCounts, Summing, counts_of, number_of
+from collector.measure.summing import WITH_VARIANCE, SloCounts, Summing, counts_of
 from collector.measure.times import HOUR_NS
 from collector.measure.window import Window
 from collector.query.template import part
@@ -35,7 +35,7 @@ OUTPUT_TOKENS: Final = {"tokens_out": "output_tokens"}
 
 @dataclass(frozen=True)
 class Counted:
-    """Requests of a window, the other sums that were asked for, and the requests in flight that were looked at."""
+    """Requests of a window, the other sums that were asked for, and the cells from which both are added up."""
 
     window: Window
     """Its filter counts each request once, although two processes may have reported it."""
@@ -48,8 +48,7 @@ class Counted:
     complete_ns: int
     errors: Errors | None
     """None: every request stands for itself, so nothing is estimated."""
-    in_flight: InFlight
-    ended: Ended
+    population: Population
 
 
 def count(
@@ -66,8 +65,9 @@ def count(
     filter, and a caller that asks for a `vantage` gets its rows as they are.
 
     `summands` are columns to add up, as SQL. `tokens_good` is the part of `tokens_out` that belongs to good requests,
-    and `missed_{name}` the number of ended requests that missed the threshold of that name, where there is one promise.
-    `grid` has more thresholds, by latency, that the cells of `Counted.ended` tell apart.
+    and `missed_{name}` the number of requests that missed the threshold of that name and are not lost, where there is
+    one promise.
+    `grid` has more thresholds, by latency, that the cells of `Counted.population` tell apart.
     """
     read = _read(reader, window, vantage, Cells(promises, grid), summands)
     return _counted(read, promises, summands)
@@ -83,22 +83,17 @@ def count_by(
     summands: Mapping[str, str] = OUTPUT_TOKENS,
 ) -> Groups:
     """What `count` gives, for each of the values of a column with the most requests."""
-    read = _read(reader, window, vantage, Cells(promises), summands, Fragment(column))
-    not_ended = read.in_flight.columns[column]
-    sizes = Counter(dict.fromkeys(not_ended, 0.0))
-    for value, n in zip(read.ended.group, read.ended.n, strict=True):
+    read = _read(reader, window, vantage, Cells(promises), summands, column)
+    population = read.population
+    sizes: Counter[str] = Counter()
+    for value, n in zip(population.group, population.n * population.having(population.judged.ended), strict=True):
         sizes[value] += n
     place = {value: i for i, value in enumerate(sizes)}
-    ended, still_open = (np.array([place[value] for value in values], int) for values in (read.ended.group, not_ended))
+    places = np.array([place[value] for value in population.group], int)
     found = {}
     for value in sorted(sizes, key=lambda value: (-sizes[value], value))[:most]:
-        alone = all_of(read.window.filter, selected({column: [value]}, "group"))
-        of_group = replace(
-            read,
-            window=replace(read.window, filter=alone),
-            ended=read.ended.where(ended == place[value]),
-            in_flight=read.in_flight.where(still_open == place[value]),
-        )
+        alone = replace(read.window, filter=all_of(read.window.filter, selected({column: [value]}, "group")))
+        of_group = replace(read, window=alone, population=population.where(places == place[value]))
         found[value] = _counted(of_group, promises, summands)
     listed = all_of(read.window.filter, selected({column: [*found]}, "group"))
     return Groups(replace(read.window, filter=listed), found, len(sizes))
@@ -116,14 +111,13 @@ class Groups:
 
 @dataclass(frozen=True)
 class _Read:
-    """The cells of a window and the requests in flight, each request once."""
+    """The requests of a window, each once."""
 
     window: Window
     complete_ns: int
     band: int
-    """The oldest band, which is complete."""
-    ended: Ended
-    in_flight: InFlight
+    """The oldest band, which is complete. Requests that have not ended are in it."""
+    population: Population
 
 
 def _read(
@@ -132,15 +126,16 @@ def _read(
     vantage: Sequence[str],
     cells: Cells,
     summands: Mapping[str, str],
-    group: Fragment | None = None,
+    column: Dimension | None = None,
 ) -> _Read:
     complete_ns = reader.complete_ns
     covered, others = window.complete(complete_ns), _vantages_and_first(window)
     moments = [window.end_ns, window.start_ns]
     if window.start_ns < covered.end_ns < window.end_ns:
         moments.insert(1, covered.end_ns)
+    group = None if column is None else Fragment(column)
 
-    def ended() -> Ended:
+    def ended() -> Population:
         return read_ended(
             reader.queries, window.filter, cells, slices(moments), sums=summands, others=others, group=group
         )
@@ -149,36 +144,32 @@ def _read(
     if not vantage and len({vantage for vantages, _ in found.others for vantage in vantages}) > 1:
         window = counted_once(window)
         found = ended()
-    return _Read(window, complete_ns, len(moments) - 1, found, open_requests(reader, window))
+    band, in_flight = len(moments) - 1, open_requests(reader, window)
+    population = found.with_open(in_flight, np.full(in_flight.size, band), column or "tenant")
+    return _Read(window, complete_ns, band, population)
 
 
 def _counted(read: _Read, promises: Sequence[Promise], summands: Mapping[str, str]) -> Counted:
-    cells, in_flight = read.ended, read.in_flight
-    outcomes = cells.judged.of_all_slos()
+    population = read.population
+    outcomes = population.judged.of_all_slos()
 
     def summed(band: int | None) -> tuple[dict[str, Any], dict[str, Number | None]]:
-        counts = {name: cells.count(flags, band) for name, flags in outcomes.items().items()}
-        totals = {name: cells.total(name, outcomes.total, band) for name in summands}
-        return counts, {**totals, "tokens_good": cells.total("tokens_out", outcomes.good, band)}
+        counts = {name: population.count(flags, band) for name, flags in outcomes.items().items()}
+        totals = {name: population.total(name, outcomes.total, band) for name in summands}
+        return counts, {**totals, "tokens_good": population.total("tokens_out", outcomes.good, band)}
 
-    ended, totals = summed(None)
-    of_covered = (ended, totals) if read.band == 1 else summed(read.band)
+    counts, totals = summed(None)
+    of_covered = (counts, totals) if read.band == 1 else summed(read.band)
     for name in WITH_VARIANCE:
-        ended[f"{name}_variance"] = cells.variance[cells.having(getattr(outcomes, name))].sum().item()
+        counts[f"{name}_variance"] = population.variance[population.having(getattr(outcomes, name))].sum().item()
     if len(promises) == 1:
         for name, ns in promises[0].thresholds.given().items():
-            totals[f"missed_{name}"] = cells.count(cells.judged.missed(name, ns))
-    ended["unselected"] += number_of(in_flight.is_lost & ~in_flight.selected_by_any(promises))
-    not_ended = {
-        "in_flight": number_of(~in_flight.is_lost),
-        "in_flight_violations": number_of(in_flight.bad_for_any(promises)),
-        "lost": number_of(in_flight.is_lost),
-    }
-    requests, errors = counts_of(ended, not_ended, sampled=cells.sampled)
-    counts, _ = counts_of(of_covered[0], not_ended, sampled=False)
-    first_ns = min((first_ns for _, first_ns in cells.others), default=0)
-    rates = Covered(read.window.complete(read.complete_ns).seconds, counts, of_covered[1])
-    return Counted(read.window, first_ns or None, requests, totals, rates, read.complete_ns, errors, in_flight, cells)
+            totals[f"missed_{name}"] = population.count(population.judged.missed(name, ns) & ~outcomes.lost)
+    requests, errors = counts_of(counts, sampled=population.sampled)
+    seconds, of_covered_counts = read.window.complete(read.complete_ns).seconds, counts_of(of_covered[0], sampled=False)
+    rates = Covered(seconds, of_covered_counts[0], of_covered[1])
+    first_ns = min((first_ns for _, first_ns in population.others), default=0)
+    return Counted(read.window, first_ns or None, requests, totals, rates, read.complete_ns, errors, population)
 
 
 def _vantages_and_first(window: Window) -> Fragment:
@@ -262,10 +253,12 @@ def count_by_window(
     )
     if in_flight is None:
         in_flight = open_requests(reader, replace(asked, start_ns=moments[-1]))
-    summing = Summing(ended, ends, asked.end_ns, in_flight)
+    # A lost request belongs to the window in which it was given up, a request in flight to every window.
+    given_up = 1 + np.searchsorted(ends, asked.end_ns - in_flight.lost_at_ns)
+    summing = Summing(ended.with_open(in_flight, np.where(in_flight.is_lost, given_up, 1)), ends)
     return AllCounts(
         {slo.name: summing.of(i, slo, sorted(lengths[slo.name]), tenants.get(slo.name)) for i, slo in enumerate(slos)},
-        dict(zip(ends, summing.ended(), strict=True)),
+        dict(zip(ends, Summing(ended, ends).total(), strict=True)),
     )
 
 

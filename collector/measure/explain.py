@@ -14,7 +14,7 @@ from collector.causes.names import PARTS, load_causes
 from collector.measure import explained, verdicts
 from collector.measure.answers import WindowOut
 from collector.measure.culprits import exemplars, of_kv, of_processes, of_prompts
-from collector.measure.evaluation import Counted, count
+from collector.measure.evaluation import Counted, count, open_requests
 from collector.measure.explained import MOST_CHOSEN, MOST_TYPICAL, Array, Bounds, Explained, Metric, Rows, TypicalRows
 from collector.measure.explanation import (
     HIDDEN_FROM,
@@ -67,9 +67,10 @@ def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Qu
     population = replace(counted.window, filter=all_of(counted.window.filter, of_slo))
     bounds = explained.read_bounds(reader, population, question.metric or "ttft", question.quantile, sampled=sampled)
     if question.metric is None:
-        bad = counted.ended.judged.of_all_slos().bad
-        asked = verdicts.in_cells(Cells(question.promises), counted.ended, bad, "bad")
-        expected = float(counted.ended.count(bad))
+        judged = counted.population.judged
+        bad = judged.of_all_slos().bad & judged.ended
+        asked = verdicts.in_cells(Cells(question.promises), counted.population, bad, "bad")
+        expected = float(counted.population.count(bad))
     else:
         asked = explained.in_tail(question.metric, bounds.percentile)
         expected = bounds.known * (1 - question.quantile)
@@ -103,7 +104,7 @@ class _Answer:
     typical: TypicalRows | None
 
     def build(self) -> Explanation:
-        question, in_flight = self.question, self.counted.in_flight
+        question, in_flight = self.question, open_requests(self.reader, self.counted.window)
         parts, selected, attainment = self._parts(), self._selected(), self.counted.requests.attainment
         is_tail, value_s = question.metric is not None, explained.as_seconds(self.bounds.percentile)
         return Explanation(
@@ -121,7 +122,12 @@ class _Answer:
             without_hidden=self._hidden,
             levels=self._levels,
             models=self._models(),
-            not_ended=waiting(self.reader, self.counted.window, in_flight, in_flight.bad_for_any(question.promises)),
+            not_ended=waiting(
+                self.reader,
+                self.counted.window,
+                in_flight,
+                in_flight.judged(question.promises).of_all_slos().in_flight_violations,
+            ),
             estimated=self.counted.errors is not None or self.is_sample,
             sentence=sentence(
                 selected, parts, question.metric, question.quantile, value_s, self.counted.requests.attainment

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from collector.answer import Answer
 from collector.measure.answers import Goodput, ThresholdsOut, WindowOut
 from collector.measure.evaluation import Counted, count
@@ -58,17 +56,13 @@ def goodput(
         attainment=requests.attainment,
         estimated=counted.errors is not None,
         errors=counted.errors,
-        violations=_violations(counted, thresholds),
+        violations=_violations(counted),
     )
     if with_surface:
         answer.surface = surface(thresholds, counted)
     return answer
 
 
-def _violations(counted: Counted, thresholds: Thresholds) -> Violations:
-    late = {
-        name: counted.sums[f"missed_{name}"] + np.count_nonzero(past & ~counted.in_flight.is_lost)
-        for name, past in counted.in_flight.missed(thresholds).items()
-    }
-    failed = counted.requests.failed + counted.requests.lost
-    return Violations(**{**dict.fromkeys(Thresholds.model_fields, 0), **late}, failed=failed)
+def _violations(counted: Counted) -> Violations:
+    missed = {name: counted.sums.get(f"missed_{name}", 0) for name in Thresholds.model_fields}
+    return Violations(**missed, failed=counted.requests.failed + counted.requests.lost)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from itertools import compress
@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from collector.process import Process
 from collector.query.queries import Queries
+from collector.slo.cells import Cells
+from collector.slo.judged import Judged
 from collector.slo.model import LabelRule, Promise, Thresholds
 from collector.sql.fragment import Fragment
 
@@ -67,32 +69,27 @@ class InFlight:
         waited = np.where(known, np.minimum(self.ttft_ns, self.elapsed_ns), self.elapsed_ns)
         return np.where(self.unmeasured, 0, waited)
 
-    @property
-    def longest_tpot_missed_ns(self) -> Ints:
-        """The largest whole TPOT threshold that the request is past; -1 for none.
+    def longest_missed_ns(self, latency: str) -> Ints:
+        """The largest whole threshold of a latency that each request is past and cannot meet any more; -1 for none.
 
         TPOT may recover while the engine process makes progress, so nothing is missed then. For a wait of 100 ns and 3
         later tokens: 100 > 3 · 33 and not 100 > 3 · 34, so it is (100 - 1) // 3 = 33.
         """
-        stands = self.no_progress & (self.ttft_ns >= 0)
-        return np.where(stands, (self.elapsed_ns - self.ttft_ns - 1) // self.later_tokens, -1)
+        if latency == "tpot":
+            stands = self.no_progress & (self.ttft_ns >= 0)
+            return np.where(stands, (self.elapsed_ns - self.ttft_ns - 1) // self.later_tokens, -1)
+        return (self.first_token_ns if latency == "ttft" else self.elapsed_ns) - 1
 
-    def missed(self, thresholds: Thresholds) -> dict[str, Bools]:
-        """By threshold: the requests that are past it and cannot become good any more."""
-        past = {
-            "ttft": lambda ns: self.first_token_ns > ns,
-            "tpot": lambda ns: self.longest_tpot_missed_ns >= ns,
-            "e2e": lambda ns: self.elapsed_ns > ns,
-        }
-        return {name: past[name](ns) for name, ns in thresholds.given().items()}
+    def judged_behind(self, cells: Judged) -> Judged:
+        """The judgement of cells, and behind them of these requests by the same promises."""
+        missed_ns = {latency: self.longest_missed_ns(latency) for latency in Thresholds.model_fields}
+        selected = np.array([self.selected(promise) for promise in cells.promises], bool)
+        shape = len(cells.promises), self.size
+        return cells.with_open(self.is_lost, missed_ns, selected.reshape(shape).T)
 
-    def is_past(self, thresholds: Thresholds) -> Bools:
-        """The requests that are past a threshold, lost ones among them. However they end, they are bad."""
-        return self._any(self.missed(thresholds).values())
-
-    def bad(self, thresholds: Thresholds) -> Bools:
-        """The requests in flight that are past a threshold. A lost one is none of them."""
-        return ~self.is_lost & self.is_past(thresholds)
+    def judged(self, promises: Sequence[Promise]) -> Judged:
+        """The judgement of these requests."""
+        return self.judged_behind(Cells(promises).judged([]))
 
     def selected(self, slo: Promise) -> Bools:
         """The requests that an SLO selects."""
@@ -102,10 +99,6 @@ class InFlight:
         for column, values in slo.select.items():
             chosen &= np.array([value in values for value in self._labelled(column, slo.labels)], bool)
         return chosen
-
-    def selected_by_any(self, promises: Sequence[Promise]) -> Bools:
-        """The requests that one of these SLOs or more select."""
-        return self._any(self.selected(promise) for promise in promises)
 
     def _labelled(self, column: str, rules: Sequence[LabelRule]) -> Sequence[str]:
         """The values of a column; where they are empty, those that the first rule gives which holds."""
@@ -121,16 +114,6 @@ class InFlight:
         columns = defaultdict(list, {name: [*compress(values, chosen)] for name, values in self.columns.items()})
         arrays = {one.name: getattr(self, one.name)[chosen] for one in fields(self) if one.name != "columns"}
         return InFlight(columns=columns, **arrays)
-
-    def bad_for_any(self, promises: Sequence[Promise]) -> Bools:
-        """The requests in flight that are past a threshold of an SLO that selects them."""
-        return self._any(self.selected(promise) & self.bad(promise.thresholds) for promise in promises)
-
-    def _any(self, flags: Iterable[Bools]) -> Bools:
-        found = np.zeros(self.size, bool)
-        for flag in flags:
-            found |= flag
-        return found
 
     def key(self, i: int) -> str:
         """Trace id and span id of a request, as 48 hex digits."""

@@ -13,7 +13,6 @@ from collector.measure.evaluation import burns, count_burns, open_requests
 from collector.measure.incident import Incident, incident, request_list
 from collector.measure.reader import Reader
 from collector.measure.summing import Windows, number_of
-from collector.measure.verdicts import in_flight_with_verdict
 from collector.measure.window import LONGEST_NAME, Window
 from collector.slo.burn import BurnRule, Tally, burn_rules
 from collector.slo.durations import duration_text
@@ -96,14 +95,15 @@ def _incident(reader: Reader, window: Window, burning: _Burning, ended: EndedOfB
     own = {} if tenant is None else {"tenant": tenant}
     since = replace(window, start_ns=ended.first_ns or window.end_ns - burning.slowest.long_ns)
     in_flight = open_requests(reader, since)
-    bad = in_flight_with_verdict(in_flight, reader.slos, slo, "bad")
+    judged = in_flight.judged([slo]).outcomes(0)
+    bad = judged.bad
     if tenant is not None:
         bad &= np.array([one == tenant for one in in_flight.columns["tenant"]], bool)
     asked = {"slo": slo.name, "verdict": "bad", **own}
     lists = [
         *request_list(since, ended.rows, **asked),
-        *request_list(since, number_of(bad & ~in_flight.is_lost), **asked, status="in_flight"),
-        *request_list(since, number_of(bad & in_flight.is_lost), **asked, status="lost"),
+        *request_list(since, number_of(bad & judged.in_flight), **asked, status="in_flight"),
+        *request_list(since, number_of(bad & judged.lost), **asked, status="lost"),
     ]
     of_tenant = "" if tenant is None else f" for {tenant or 'requests without a tenant'}"
     return incident(

@@ -11,11 +11,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.measure.ended import Ended, Floats
-from collector.measure.in_flight import InFlight
-from collector.slo.cells import Bools, Outcomes
+from collector.measure.population import Floats, Population
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
+from collector.slo.judged import Bools, Outcomes
 from collector.slo.model import Slo
 
 UNJUDGED: Final = ("unselected", "excused", "undetermined")
@@ -39,14 +38,12 @@ class SloCounts:
     """All tenants, also those that are not among `groups`."""
 
 
-def counts_of(
-    ended: Mapping[str, Number], not_ended: Mapping[str, int], *, sampled: bool
-) -> tuple[Counts, Errors | None]:
-    """The counts of requests that ended and of others, and the standard errors where requests were sampled."""
-    counts = Counts.model_validate({**ended, **not_ended})
+def counts_of(sums: Mapping[str, Number], *, sampled: bool) -> tuple[Counts, Errors | None]:
+    """The counts of requests, and the standard errors where they were sampled."""
+    counts = Counts.model_validate(sums)
     if not sampled:
         return counts, None
-    variance = {name: ended.get(f"{name}_variance", 0.0) for name in WITH_VARIANCE}
+    variance = {name: sums.get(f"{name}_variance", 0.0) for name in WITH_VARIANCE}
     return counts, Errors.of(
         counts,
         total_variance=variance["total"],
@@ -63,88 +60,58 @@ def number_of(requests: Bools) -> int:
 class Summing:
     """Adds the cells of all bands within a window: cells 5, 2 and 7 in bands 1, 2 and 2 are [5, 14] by window."""
 
-    def __init__(self, ended: Ended, ends: Sequence[int], end_ns: int, in_flight: InFlight) -> None:
-        self._ended = ended
-        self._kind = np.float64 if ended.sampled else np.int64
+    def __init__(self, population: Population, ends: Sequence[int]) -> None:
+        self._population = population
+        self._kind = np.float64 if population.sampled else np.int64
         self._places = {length: i for i, length in enumerate(ends)}
-        self._end_ns = end_ns
-        self._in_flight = in_flight
 
     @cached_property
     def _of_tenants(self) -> dict[str, Places]:
         """The places of each tenant's cells. To look for one tenant among all cells took a second with 200 of them."""
-        return _places_of(self._ended.group)
-
-    @cached_property
-    def _open_of_tenants(self) -> dict[str, Places]:
-        """The places of each tenant's requests in flight."""
-        return _places_of(np.array(self._in_flight.columns["tenant"], object))
+        return _places_of(self._population.group)
 
     def _up_to_each(
         self, flags: Bools, values: Floats, kind: type[np.int64 | np.float64], cells: Places | slice
     ) -> list[Number]:
         """The sums of these cells over the windows, the shortest first: each holds its band and all before."""
-        by_band = np.bincount(self._ended.band[cells] - 1, flags[cells] * values[cells], len(self._places))
+        by_band = np.bincount(self._population.band[cells] - 1, flags[cells] * values[cells], len(self._places))
         found: list[Number] = by_band.cumsum().astype(kind).tolist()
-        return found
+        return found[: len(self._places)]
 
-    def ended(self) -> list[Number]:
-        """The requests that ended in each window, the shortest first."""
-        n = self._ended.n
+    def total(self) -> list[Number]:
+        """The requests in each window, the shortest first."""
+        n = self._population.n
         return self._up_to_each(np.ones(len(n), bool), n, self._kind, _ALL)
 
     def of(self, number: int, slo: Slo, lengths: Sequence[int], asked: Sequence[str] | None = None) -> SloCounts:
         """The counts of the SLO with this place among the SLOs, and of the tenants that are asked for."""
-        outcomes = self._ended.judged.outcomes(number).at(self._ended.cell)
-        chosen = self._in_flight.selected(slo)
-        bad = chosen & self._in_flight.bad(slo.thresholds)
-        windows = self._windows(outcomes, chosen, bad, lengths, _ALL, _ALL)
+        outcomes = self._population.judged.outcomes(number).at(self._population.cell)
+        windows = self._windows(outcomes, lengths, _ALL)
         if not slo.group_by:
             return SloCounts(windows, {})
-        tenants, open_tenants = self._of_tenants, self._open_of_tenants
-        sizes: Counter[str] = Counter()
-        for tenant, cells in tenants.items():
-            if outcomes.total[cells].any():
-                sizes[tenant] = self._ended.n[cells][outcomes.total[cells]].sum()
-        for tenant, requests in open_tenants.items():
-            if chosen[requests].any():
-                sizes[tenant] += 0
-        most = [tenant for tenant, _ in sizes.most_common(slo.most_groups)] if asked is None else asked
-        groups = {t: (tenants.get(t, _NOTHING), open_tenants.get(t, _NOTHING)) for t in sorted(most)}
-        by_tenant = {t: self._windows(outcomes, chosen, bad, lengths, *of) for t, of in groups.items()}
-        return SloCounts(windows, by_tenant, len(sizes))
+        ended, chosen = outcomes.total * self._population.n, outcomes.selected
+        tenants = {tenant: cells for tenant, cells in self._of_tenants.items() if chosen[cells].any()}
+        if asked is None:
+            sizes = Counter({tenant: ended[cells].sum() for tenant, cells in tenants.items()})
+            asked = [tenant for tenant, _ in sizes.most_common(slo.most_groups)]
+        by_tenant = {t: self._windows(outcomes, lengths, tenants.get(t, _NOTHING)) for t in sorted(asked)}
+        return SloCounts(windows, by_tenant, len(tenants))
 
-    def _windows(
-        self,
-        outcomes: Outcomes,
-        chosen: Bools,
-        bad: Bools,
-        lengths: Sequence[int],
-        cells: Places | slice,
-        requests: Places | slice,
-    ) -> Windows:
-        """The counts of these cells and of these `requests` in flight, by the length of their window."""
-        flags, ended = outcomes.items(), self._ended
-        sums = {name: self._up_to_each(flag, ended.n, self._kind, cells) for name, flag in flags.items()}
-        if ended.sampled:
+    def _windows(self, outcomes: Outcomes, lengths: Sequence[int], cells: Places | slice) -> Windows:
+        """The counts of these cells, by the length of their window."""
+        flags, population = outcomes.items(), self._population
+        sums = {name: self._up_to_each(flag, population.n, self._kind, cells) for name, flag in flags.items()}
+        if population.sampled:
             for name in WITH_VARIANCE:
-                sums[f"{name}_variance"] = self._up_to_each(flags[name], ended.variance, np.float64, cells)
-        sampled = self._up_to_each(outcomes.total, ended.of_sampled, np.int64, cells)
-        in_flight, is_lost = self._in_flight, self._in_flight.is_lost[requests]
-        lost_at_ns = in_flight.lost_at_ns[requests][chosen[requests] & is_lost]
-        running = {
-            "in_flight": number_of(chosen[requests] & ~is_lost),
-            "in_flight_violations": number_of(bad[requests]),
-        }
+                sums[f"{name}_variance"] = self._up_to_each(flags[name], population.variance, np.float64, cells)
+        sampled = self._up_to_each(outcomes.total, population.of_sampled, np.int64, cells)
         windows: Windows = {}
         for length in lengths:
             place = self._places[length]
             found = {name: values[place] for name, values in sums.items()}
-            # A lost request belongs to the window in which it was given up, a request in flight to every window.
-            not_ended = {**running, "lost": number_of(lost_at_ns >= self._end_ns - length)}
             # Where others were sampled, these are whole numbers all the same.
             whole = found if sampled[place] else {name: int(n) for name, n in found.items()}
-            windows[length] = counts_of(whole, not_ended, sampled=bool(sampled[place]))
+            windows[length] = counts_of(whole, sampled=bool(sampled[place]))
         return windows
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.answer import Answer
-from collector.measure.ended import Floats
 from collector.measure.evaluation import Counted
+from collector.measure.population import Floats
 from collector.measure.times import SECOND_NS
-from collector.slo.cells import Ints
 from collector.slo.counts import judged
+from collector.slo.judged import Ints
 from collector.slo.model import Thresholds
 
 _MS = 1_000_000
@@ -72,29 +72,22 @@ def surface(thresholds: Thresholds, counted: Counted) -> Surface:
         for grid, given in ((TTFT_GRID_NS, thresholds.ttft), (TPOT_GRID_NS, thresholds.tpot))
     )
     shape = len(ttft) + 1, len(tpot) + 1
-    ended, in_flight = counted.ended, counted.in_flight
-    outcomes = ended.judged.of_all_slos()
-    e2e = Thresholds.model_construct(e2e=thresholds.e2e)
-    in_time = ~outcomes.failed
-    for name, ns in e2e.given().items():
-        in_time &= ~ended.judged.missed(name, ns)
-    (unmet_ttft, missed_ttft), (unmet_tpot, missed_tpot) = (ended.judged.places(name) for name in GRID)
-    n = np.bincount(ended.cell, ended.n, len(in_time))
+    population, requests = counted.population, counted.requests
+    outcomes = population.judged.of_all_slos()
+    in_time = ~(outcomes.failed | outcomes.lost)
+    if thresholds.e2e is not None:
+        in_time &= ~population.judged.missed("e2e", thresholds.e2e)
+    (unmet_ttft, missed_ttft), (unmet_tpot, missed_tpot) = (population.judged.places(name) for name in GRID)
+    n = np.bincount(population.cell, population.n, len(in_time))
     good = _up_to_each(shape, unmet_ttft, unmet_tpot, n * (in_time & outcomes.ok))
     not_bad = _up_to_each(shape, missed_ttft, missed_tpot, n * in_time)
-    open_not_bad = _up_to_each(
-        shape,
-        np.searchsorted(ttft, in_flight.first_token_ns - 1, side="right"),
-        np.searchsorted(tpot, in_flight.longest_tpot_missed_ns, side="right"),
-        ~in_flight.is_lost & ~in_flight.bad(e2e),
-    )
     judged_counts = judged(
-        total=counted.requests.total,
+        total=requests.total,
         unselected=0,
         excused=0,
         undetermined=not_bad - good,
-        in_flight_violations=counted.requests.in_flight - open_not_bad,
-        lost=counted.requests.lost,
+        in_flight_violations=requests.in_flight,
+        lost=requests.lost,
     )
     return Surface(
         ttft_s=[ns / SECOND_NS for ns in ttft],

@@ -13,20 +13,21 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from collector.answer import Answer
-from collector.measure.ended import Ended, read_ended
 from collector.measure.in_flight import Bools, InFlight
+from collector.measure.population import Population, read_ended
 from collector.measure.reader import Reader
 from collector.measure.slices import slices
 from collector.measure.window import Window
-from collector.slo.cells import Cells, Outcomes
+from collector.slo.cells import Cells
 from collector.slo.judge import selects
+from collector.slo.judged import Judged, Outcomes
 from collector.slo.model import Slo
 from collector.sql.fragment import FALSE, TRUE, Fragment
 
 Verdict = Literal["good", "bad", "undetermined", "excused", "unselected", "pending"]
 """`excused`: not judged, as the client cancelled it in time or the SLO excludes its error. `unselected`: not judged, as
 no SLO selects it. `pending`: in flight, and not past a threshold."""
-_NOT_BAD: Final[tuple[Verdict, ...]] = ("good", "undetermined", "excused", "unselected")
+_NOT_BAD: Final[tuple[Verdict, ...]] = ("good", "undetermined", "excused", "pending")
 
 
 class Miss(Answer):
@@ -71,24 +72,23 @@ def wanted(reader: Reader, window: Window, slo: Slo | None, asked: Verdict | Non
     return in_cells(cells, ended, flags, asked), sum(compress(ended.others, ended.having(flags)))
 
 
-def in_cells(cells: Cells, ended: Ended, flags: Bools, name: str) -> Fragment:
-    """The requests in the cells with these flags. `name` keeps the parameters of several apart."""
+def in_cells(cells: Cells, ended: Population, flags: Bools, name: str) -> Fragment:
+    """The ended requests in the cells with these flags. `name` keeps the parameters of several apart."""
     numbers = {**cells.cell.parameters, f"{name}_cells": ended.judged.numbers[flags].tolist()}
     return Fragment(f"{cells.cell.sql} IN {{{name}_cells:Array(UInt64)}}", numbers) if flags.any() else FALSE
 
 
 def in_flight_with_verdict(in_flight: InFlight, slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Bools:
     """Which requests that have not ended are selected and have this verdict. A lost one is bad."""
-    promises = slos if slo is None else [slo]
-    chosen = in_flight.selected_by_any(promises)
-    bad = in_flight.bad_for_any(promises) | in_flight.is_lost
+    judged = in_flight.judged(slos if slo is None else [slo])
+    outcomes, chosen = judged.of_all_slos(), judged.selected_by_any
     match asked:
         case None:
             return np.ones(in_flight.size, bool) if slo is None else chosen
         case "bad":
-            return chosen & bad
+            return outcomes.bad
         case "pending":
-            return chosen & ~bad
+            return chosen & ~outcomes.bad
         case "unselected" if slo is None:
             return ~chosen
     return np.zeros(in_flight.size, bool)
@@ -101,30 +101,8 @@ def column(slos: Sequence[Slo]) -> Fragment:
 
 def of_ended(slos: Sequence[Slo], rows: Sequence[Mapping[str, Any]]) -> list[Judgement]:
     """The judgements of rows of `requests` with the column `judged`."""
-    if not rows:
-        return []
     judged = Cells(slos).judged([row["judged"] for row in rows])
-    of_all, each = judged.of_all_slos(), [judged.outcomes(number) for number in range(len(slos))]
-    missed = [[judged.missed(name, ns) for name, ns in slo.thresholds.given().items()] for slo in slos]
-    return [
-        Judgement(
-            _of_outcomes(of_all, i),
-            [
-                SloVerdict(
-                    slo=slo.name,
-                    verdict=_of_outcomes(outcomes, i),
-                    missed=_misses(slo, [bool(flags[i]) for flags in past], _latencies(row)),
-                )
-                for slo, outcomes, past in zip(slos, each, missed, strict=True)
-                if outcomes.total[i]
-            ],
-        )
-        for i, row in enumerate(rows)
-    ]
-
-
-def _of_outcomes(outcomes: Outcomes, i: int) -> Verdict:
-    return next((name for name in _NOT_BAD if getattr(outcomes, name)[i]), "bad")
+    return _judgements(slos, judged, dict(enumerate(map(_latencies, rows))))
 
 
 def _latencies(row: Mapping[str, Any]) -> dict[str, float]:
@@ -137,23 +115,30 @@ def of_open(slos: Sequence[Slo], in_flight: InFlight, places: Sequence[int]) -> 
     """The judgements of requests that have not ended, up to their latest announcement."""
     first_ns, elapsed_ns = in_flight.first_token_ns, in_flight.elapsed_ns
     latencies = {"ttft": first_ns, "tpot": (elapsed_ns - first_ns) / in_flight.later_tokens, "e2e": elapsed_ns}
-    judged = [(slo, in_flight.selected(slo), [*in_flight.missed(slo.thresholds).values()]) for slo in slos]
+    own = {i: {name: float(values[i]) for name, values in latencies.items()} for i in places}
+    return _judgements(slos, in_flight.judged(slos), own)
+
+
+def _judgements(slos: Sequence[Slo], judged: Judged, latencies: Mapping[int, Mapping[str, float]]) -> list[Judgement]:
+    """The judgements of the requests at these places."""
+    of_all, each = judged.of_all_slos(), [judged.outcomes(number) for number in range(len(slos))]
+    missed = [[judged.missed(name, ns) for name, ns in slo.thresholds.given().items()] for slo in slos]
     found = []
-    for i in places:
-        own = {name: float(values[i]) for name, values in latencies.items()}
-        is_lost = bool(in_flight.is_lost[i])
-        by_slo = []
-        for slo, chosen, past in judged:
-            if chosen[i]:
-                misses = _misses(slo, [bool(flags[i]) for flags in past], own)
-                by_slo.append(SloVerdict(slo=slo.name, verdict=_of_open(is_lost or bool(misses)), missed=misses))
-        bad = is_lost or any(one.verdict == "bad" for one in by_slo)
-        found.append(Judgement(_of_open(bad) if by_slo else "unselected", by_slo))
+    for i, own in latencies.items():
+        by_slo = [
+            SloVerdict(
+                slo=slo.name, verdict=_verdict(outcomes, i), missed=_misses(slo, [flags[i] for flags in past], own)
+            )
+            for slo, outcomes, past in zip(slos, each, missed, strict=True)
+            if outcomes.selected[i]
+        ]
+        found.append(Judgement(_verdict(of_all, i) if by_slo else "unselected", by_slo))
     return found
 
 
-def _of_open(bad: bool) -> Verdict:
-    return "bad" if bad else "pending"
+def _verdict(outcomes: Outcomes, i: int) -> Verdict:
+    """The verdict on a request that is selected."""
+    return next((name for name in _NOT_BAD if getattr(outcomes, name)[i]), "bad")
 
 
 def _misses(slo: Slo, flags: Sequence[int | bool], latencies: Mapping[str, float]) -> list[Miss]:

@@ -14,7 +14,7 @@ from collector.measure.reader import Reader
 from collector.measure.times import SECOND_NS
 from collector.measure.window import Window
 from collector.process import Process
-from collector.slo.cells import Bools
+from collector.slo.judged import Bools
 from collector.sql.fragment import Fragment
 
 _MOST_PROCESSES = 100

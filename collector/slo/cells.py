@@ -29,15 +29,12 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.slo.judge import LARGEST_US, LATENCY_US, exceeds, is_unknown, labelled
+from collector.slo.judged import ENDED, Bools, Judged, unknown_place
 from collector.slo.model import LabelRule, Promise, Slo
 from collector.sql.fragment import Fragment, merged
 
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
-
 _LATENCIES: Final = ("ttft", "tpot", "e2e")
 _STATUS: Final = "transform(status, ['error', 'cancelled', 'unknown'], [1, 2, 3]::Array(UInt8), 0::UInt8)"
-_OK, _FAILED, _CANCELLED, _UNKNOWN = _STATUSES = range(4)
 NO_GRID: Final[Mapping[str, Sequence[int]]] = MappingProxyType({})
 _FEW: Final = 24
 """Comparisons with so many thresholds are faster than a search among them. With 20, it takes 36 ns a row, and 120."""
@@ -76,9 +73,9 @@ class Cells:
         excluded = any(p.errors.exclude for p in promises)
         self._excluded = _columns([{"error_type": p.errors.exclude} for p in promises]) if excluded else []
         self._digits = [
-            _Digit(Fragment(_STATUS), len(_STATUSES)),
+            _Digit(Fragment(_STATUS), len(ENDED)),
             *(
-                _Digit(Fragment(_place(name, edges)), len(edges) + 1 + _unknown(name, edges) if edges else 1)
+                _Digit(Fragment(_place(name, edges)), len(edges) + 1 + unknown_place(name, edges) if edges else 1)
                 for name, edges in self._edges.items()
             ),
             *(_Digit(column.place, len(column.selections)) for column in (*self._selected, *self._excluded)),
@@ -164,149 +161,12 @@ def _column(
     return _Column(Fragment(f"transform({stored.sql}, {lists}, 0::UInt32)", parameters), np.array(different, bool))
 
 
-def _unknown(name: str, edges: Sequence[int]) -> int:
-    """What a latency that is not known adds to its place. Without a bound it exceeds all thresholds."""
-    return len(edges) + 1 if name == "tpot" else 1
-
-
 def _place(name: str, edges: Sequence[int]) -> str:
-    """SQL: how many thresholds a latency, or its bound, exceeds, and `_unknown` for one that is not known."""
+    """SQL: how many thresholds a latency, or its bound, exceeds, and `unknown_place` for one that is not known."""
     if not edges:
         return "0"
-    unknown = f"{_unknown(name, edges)} * ({is_unknown(name)})"
+    unknown = f"{unknown_place(name, edges)} * ({is_unknown(name)})"
     if len(edges) > _FEW and all(ns % 1000 == 0 and ns // 1000 < LARGEST_US for ns in edges):
         places = [0, *(ns // 1000 + 1 for ns in edges)]
         return f"toUInt16(indexOf({places}, roundDown({LATENCY_US[name]}, {places})) - 1 + {unknown})"
     return " + ".join([*(f"({exceeds(name, ns)})" for ns in edges), unknown])
-
-
-@dataclass(frozen=True)
-class Outcomes:
-    """One flag per cell. Under TTFT ≤ 1 s and E2E ≤ 9 s:
-
-    ok, TTFT 0.5 s, E2E 5 s          met both                                    good
-    ok, TTFT NULL, E2E 5 s           met one, and the other one is not known     undetermined
-    ok, TTFT NULL, E2E 20 s          missed one                                  bad
-    cancelled after 0.5 s            missed none before                          excused
-    cancelled after 5 s, no token    waited for longer than 1 s                  bad
-    unknown, TTFT 0.5 s, E2E 5 s     met both, if it ended well                  undetermined
-    unknown, TTFT 0.5 s, E2E 20 s    missed one                                  bad
-    """
-
-    total: Bools
-    ok: Bools
-    good: Bools
-    undetermined: Bools
-    failed: Bools
-    cancelled: Bools
-    unknown: Bools
-    excused: Bools
-    unselected: Bools
-
-    @property
-    def bad(self) -> Bools:
-        """Judged and not good."""
-        return self.total & ~self.good & ~self.undetermined & ~self.excused & ~self.unselected
-
-    def items(self) -> Mapping[str, Bools]:
-        """The flags by name."""
-        return vars(self)
-
-    def at(self, places: Ints) -> Outcomes:
-        """The flags of the cells at these places."""
-        return Outcomes(**{name: flags[places] for name, flags in self.items().items()})
-
-
-class Judged:
-    """Cells with the judgement of each SLO."""
-
-    def __init__(
-        self,
-        promises: Sequence[Promise],
-        edges: Mapping[str, Sequence[int]],
-        numbers: npt.NDArray[np.uint64],
-        status: Ints,
-        cells: Mapping[str, Ints],
-        selected: Bools,
-        excluded: Bools,
-    ) -> None:
-        """`selected` and `excluded` have a row for each cell and a column for each promise."""
-        self._promises = promises
-        self._edges = edges
-        self.numbers = numbers
-        """The cells, as the store has them."""
-        self._ok, self._failed, self._cancelled, self._unknown = (status == one for one in _STATUSES)
-        self._cells = cells
-        self._selected = selected
-        self._excluded = excluded
-        self._compared: dict[tuple[str, int], tuple[Bools, Bools]] = {}
-
-    def outcomes(self, number: int) -> Outcomes:
-        """The judgement of the SLO with this place in the file."""
-        chosen = self._selected[:, number]
-        ok, failed, cancelled = self._ok, self._failed, self._cancelled
-        met, missed = np.ones(len(ok), bool), np.zeros(len(ok), bool)
-        for name, ns in self._promises[number].thresholds.given().items():
-            met_one, missed_one = self._against(name, ns)
-            met, missed = met & met_one, missed | missed_one
-        excluded = failed & self._excluded[:, number]
-        return Outcomes(
-            total=chosen,
-            ok=chosen & ok,
-            good=chosen & ok & met,
-            undetermined=chosen & ((ok & ~met) | self._unknown) & ~missed,
-            failed=chosen & failed,
-            cancelled=chosen & cancelled,
-            unknown=chosen & self._unknown,
-            excused=chosen & ((cancelled & ~missed) | excluded),
-            unselected=np.zeros_like(chosen),
-        )
-
-    def of_all_slos(self) -> Outcomes:
-        """The judgement by all promises at once: good for each that selects a request, bad for one is bad, undetermined
-        for one and bad for none is undetermined.
-        """
-        each = [self.outcomes(i) for i in range(len(self._promises))]
-        chosen: Bools = np.logical_or.reduce(self._selected, axis=1)
-        ok, failed, cancelled = self._ok, self._failed, self._cancelled
-
-        def for_all(names: Sequence[str]) -> Bools:
-            """Some promise selects it, and each that does says one of these."""
-            found = chosen
-            for one in each:
-                found = found & (~one.total | np.logical_or.reduce([getattr(one, name) for name in names]))
-            return found
-
-        good = ok & for_all(["good"])
-        return Outcomes(
-            total=np.ones_like(chosen),
-            ok=ok,
-            good=good,
-            undetermined=(ok | self._unknown) & ~good & for_all(["good", "undetermined"]),
-            failed=failed,
-            cancelled=cancelled,
-            unknown=self._unknown,
-            excused=~ok & for_all(["excused"]),
-            unselected=~chosen,
-        )
-
-    def missed(self, name: str, ns: int) -> Bools:
-        """Which cells are known to have missed a threshold of one of the promises."""
-        return self._against(name, ns)[1]
-
-    def places(self, name: str) -> tuple[Ints, Ints]:
-        """How many thresholds of a latency, the shortest first, each cell does not meet, and how many it missed.
-
-        A latency that is not known misses none, and meets those that its bound meets.
-        """
-        cell, edges = self._cells[name], self._edges[name]
-        is_known = cell <= len(edges)
-        unmet = np.where(is_known, cell, cell - _unknown(name, edges))
-        return unmet, np.where(is_known, unmet, 0)
-
-    def _against(self, name: str, ns: int) -> tuple[Bools, Bools]:
-        """Which cells meet a threshold and which miss it."""
-        if (name, ns) not in self._compared:
-            place, (unmet, missed) = self._edges[name].index(ns), self.places(name)
-            self._compared[name, ns] = unmet <= place, missed > place
-        return self._compared[name, ns]

@@ -17,7 +17,13 @@ _LEFT_OVER: Final = 0.5
 
 
 def judged(
-    *, total: Number, unselected: Number, excused: N | Number, undetermined: N, in_flight_violations: N, lost: int
+    *,
+    total: Number,
+    unselected: Number,
+    excused: N | Number,
+    undetermined: N,
+    in_flight_violations: N | Number,
+    lost: int,
 ) -> N:
     """The denominator of attainment: requests that ended good or bad, are in flight and bad already, or were lost.
 

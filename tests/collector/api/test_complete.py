@@ -119,3 +119,20 @@ def test_a_request_that_was_lost_behind_it_makes_no_point_yet(metric, api, rows,
     assert api("summary")["requests"]["lost"] == 1
     points = api("timeseries", metric=metric, step="1s", start="-10s")["points"]
     assert [point["t"][-4:] for point in points] == [":50Z", ":51Z", ":52Z"]
+
+
+class TestUnselected:
+    """The only SLO selects another class."""
+
+    @pytest.fixture
+    def app(self, rows, slos_file, clock, ingest_status, waiting):
+        chat = [slo for slo in load_slos(slos_file) if slo.name == "chat"]
+        return build_api(rows.store, chat, ingest_status, lost_after_s=30.0, clock=clock, logs=[lambda: waiting[0]])[0]
+
+    @pytest.mark.parametrize("end", ["now", "-10s"])
+    def test_a_lost_request_that_no_slo_selects_makes_no_goodput_known(self, end, api, rows):
+        rows.open(start=NOW - 90 * SECOND, seen=NOW - 60 * SECOND, slo_class="batch")
+        rows.request(slo_class="batch", ended=NOW - 20 * SECOND)
+        summary = api("summary", start="-15m", end=end)
+        assert (summary["requests"]["lost"], summary["requests"]["unselected"]) == (1, 2)
+        assert summary["goodput"]["requests_per_s"] is None

@@ -9,7 +9,7 @@ from collector.measure.in_flight import InFlight, judge_in_flight, read_in_fligh
 from collector.measure.surface import TPOT_GRID_NS, TTFT_GRID_NS
 from collector.process import Process
 from collector.query.queries import Queries
-from collector.slo.model import LabelRule, Slo, Thresholds
+from collector.slo.model import LabelRule, Promise, Slo, Thresholds
 from collector.sql.fragment import TRUE
 from collector.store.definitions import read_schema
 from tests.collector.rows import NOW, SECOND
@@ -51,10 +51,11 @@ def in_flight(*, elapsed, ttft=-1, unmeasured=False, later=1, stuck=False, lost=
 )
 def test_a_request_is_bad_once_it_is_past_a_threshold(request_, thresholds, bad):
     given = Thresholds.model_construct(None, **{"ttft": None, "tpot": None, "e2e": None} | thresholds)
-    assert request_.bad(given).tolist() == [bad]
+    assert request_.judged([Promise.to_all(given)]).outcomes(0).in_flight_violations.tolist() == [bad]
     slo = Slo.model_construct(None, name="n", select={"tenant": ("other",)}, thresholds=given)
-    assert request_.bad_for_any([slo]).tolist() == [False]
-    assert request_.bad_for_any([slo, slo.model_copy(update={"select": {"tenant": ("t",)}})]).tolist() == [bad]
+    assert request_.judged([slo]).of_all_slos().in_flight_violations.tolist() == [False]
+    both = [slo, slo.model_copy(update={"select": {"tenant": ("t",)}})]
+    assert request_.judged(both).of_all_slos().in_flight_violations.tolist() == [bad]
 
 
 def test_a_question_that_finds_no_request_in_flight_changes_no_other_answer(rows, api):
@@ -200,7 +201,7 @@ def test_the_end_of_a_long_request_is_found_beside_a_young_one(rows):
 def test_nothing_in_flight_asks_for_no_steps(rows):
     found = read_in_flight(Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=1, heard_until_ns=NOW)
     assert (found.size, found.processes) == (0, [])
-    assert found.bad(Thresholds(ttft="1s")).tolist() == []
+    assert found.judged([Promise.to_all(Thresholds(ttft="1s"))]).outcomes(0).bad.tolist() == []
 
 
 def test_the_grids_of_the_surface_are_those_of_the_stored_cells():

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from collector.measure.ended import read_ended
+from collector.measure.population import read_ended
 from collector.measure.slices import slices
 from collector.measure.surface import GRID
 from collector.query.queries import Queries

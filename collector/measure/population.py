@@ -1,11 +1,13 @@
-"""Requests that ended, counted in cells by band of time. Every number about them is added up from these cells.
+"""The requests of a window, counted in cells by band of time. Every number about them is added up from these cells.
 
-With one SLO of two thresholds, and buckets of a time series as bands:
+With one SLO of two thresholds, and buckets of a time series as bands, one request in flight and a lost one:
 
     band        cell    n     judged as
     10:00:00    0       90    ok, all thresholds met: good
     10:00:00    4       3     ok, TTFT missed: bad
     10:00:10    0       88    good
+    10:00:10    -       1     in flight, and past a threshold
+    10:00:00    -       1     lost
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from collector.measure.in_flight import InFlight
 from collector.measure.slices import Slice
 from collector.query.queries import Queries
-from collector.slo.cells import Bools, Cells, Ints, Judged
+from collector.slo.cells import Cells
 from collector.slo.counts import Number
+from collector.slo.judged import Bools, Ints, Judged
 from collector.sql.fragment import Fragment
 
 Floats = npt.NDArray[np.float64]
@@ -35,7 +39,7 @@ _ALL_TOGETHER: Final = Fragment("''")
 
 
 @dataclass(frozen=True)
-class Ended:
+class Population:
     """One value for each cell of each band. `sampled`: requests were, so that `n` and the sums are estimates."""
 
     judged: Judged
@@ -55,7 +59,7 @@ class Ended:
     others: Sequence[Any]
     sampled: bool
 
-    def where(self, chosen: Bools) -> Ended:
+    def where(self, chosen: Bools) -> Population:
         """These values alone."""
         return replace(
             self,
@@ -99,6 +103,24 @@ class Ended:
             counts[name] = [total if n else None for total, n in zip(totals, known, strict=True)]  # type: ignore[misc]
         return {band: {name: of[i] for name, of in counts.items()} for i, band in enumerate(bands.tolist())}
 
+    def with_open(self, requests: InFlight, band: Ints, column: str = "tenant") -> Population:
+        """These cells, and behind them each of the requests that have not ended, as a cell of one in a band.
+
+        They are told apart by a column.
+        """
+        nothing = np.zeros(requests.size)
+        return replace(
+            self,
+            judged=requests.judged_behind(self.judged),
+            cell=np.append(self.cell, len(self.judged) + np.arange(requests.size)),
+            band=np.append(self.band, band),
+            group=np.append(self.group, np.array(requests.columns[column], object)),
+            n=np.append(self.n, nothing + 1),
+            variance=np.append(self.variance, nothing),
+            of_sampled=np.append(self.of_sampled, nothing),
+            sums={name: np.append(values, nothing + np.nan) for name, values in self.sums.items()},
+        )
+
     def _number(self, value: Any) -> Number:
         return float(value) if self.sampled else int(value)
 
@@ -112,7 +134,7 @@ def read_ended(
     sums: Mapping[str, str] = NO_SUMS,
     others: Fragment = NOTHING,
     group: Fragment | None = None,
-) -> Ended:
+) -> Population:
     """Count the requests of these slices. They are counted when all stand for themselves; else their weights are added.
 
     `sums` are columns to add up, as SQL, and `others` is one more column. Cells tell apart the values of `group`.
@@ -138,7 +160,7 @@ def read_ended(
     sampled = any(found["sampled"])
     found = read(weighed) if sampled else found
     different, cell = np.unique(np.array(found["cell"], np.uint64), return_inverse=True)
-    return Ended(
+    return Population(
         judged=cells.judged(different),
         cell=cell,
         band=np.array(found["band"], np.int64),
