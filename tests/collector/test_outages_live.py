@@ -72,7 +72,7 @@ def test_a_writer_that_stands_still_makes_no_lost_requests(tmp_path):
         def wait(condition, timeout_s=120.0):
             deadline = time.monotonic() + timeout_s
             while not condition():
-                assert time.monotonic() < deadline
+                assert time.monotonic() < deadline, f"{condition} did not come true\n{service.status.snapshot()}"
                 time.sleep(0.02)
 
         def announce():
