@@ -11,6 +11,7 @@ from collector.measure.answers import PhaseOut, seconds
 from collector.measure.hops import MOST_OF_A_TRACE, hops_of
 from collector.measure.in_flight import judge_in_flight, last_steps
 from collector.measure.reader import Reader
+from collector.measure.request_causes import RequestCauses, causes_of
 from collector.measure.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.measure.times import SECOND_NS
 from collector.measure.waits import (
@@ -114,6 +115,8 @@ class RequestDetail(Answer):
     """Of the listed steps; null: no step tells its prefills, no token's time is known, or the caller sees no steps."""
     longest_waits: list[LongWait]
     """The five longest waits after the first token, longest first."""
+    explained: RequestCauses | None
+    """Which causes took its time; null while it has not ended."""
 
 
 def of_trace(reader: Reader, trace_id: str, span_id: str, within: Fragment, begun: Fragment) -> list[dict[str, Any]]:
@@ -177,6 +180,7 @@ def _detail(reader: Reader, row: Mapping[str, Any], request: RequestRow, span_id
         waits=waits(row),
         interference=interference(steps, others, tokens),
         longest_waits=longest_waits(tokens, waited_in, steps),
+        explained=causes_of(reader, row) if "ended_ns" in row else None,
     )
 
 

@@ -21,7 +21,7 @@ from tokentrail.cli.request import WIDTH, lines
 from tokentrail.cli.requests import follow, line
 
 MS = 1_000_000
-ASKING = ("requests", "request", "spans", "doctor", "tail", "backup")
+ASKING = ("requests", "request", "explain", "spans", "doctor", "tail", "backup")
 NOBODY = "http://127.0.0.1:9"
 """A proxy that no command uses."""
 SHOWN = sorted(
@@ -31,7 +31,7 @@ SHOWN = sorted(
         for program, *words in commands(page.read_text())
         if program.rpartition("/")[2] == "tokentrail" and words[:1] and words[0] in ASKING
     }
-    - {("request",), ("backup",)}  # names of commands, which need an argument
+    - {("request",), ("backup",), ("explain", "[ID]")}  # names of commands, which need an argument, or show one
     - {("tail", "-f")}  # test_tail_prints_the_newest_last_and_follows
 )
 """The commands of the documentation that ask a collector."""

@@ -63,6 +63,7 @@ ANSWERS = {
     "summary": {"requests": {"ok": 1, "failed": 0, "cancelled": 0, "good": 1, "in_flight": 0}}
     | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"), LATENCY),
     "slos": {"slos": []},
+    "explain": {"selected": {"requests": 1, "explained": 1}, "sentence": "What the TTFT took was 90 % cold start."},
     "cold_starts": {"cold_starts": [{"duration_s": 3.0, "phases": [{"name": "load_weights", "duration_s": 2.0}]}]},
     "requests/t": {
         "phases": [{"name": n, "duration_s": s} for n, s in (("queue", 0.05), ("decode", 0.09), ("queue", 0.06))],
@@ -103,6 +104,7 @@ def test_a_demo_whose_numbers_agree_has_no_problems():
     assert "cold start: 3.00 s (load_weights 2.00 s)" in text
     assert "KV pressure: 3 preemptions took blocks" in text
     assert "everything adds up" in text
+    assert text.rstrip().endswith("What the TTFT took was 90 % cold start."), "it explains its own P99"
     assert "TTFT p99 100 ms · TPOT p99 100 ms · 1 of 1 requests good" in text
     assert "Slowest TTFT 100 ms: queue 50.0 ms, decode 50.0 ms" in text
     assert "Slowest E2E 200 ms: queue 110 ms, decode 90.0 ms" in text

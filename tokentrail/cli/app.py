@@ -229,6 +229,7 @@ def _become(module: str, context: typer.Context) -> NoReturn:
 for command in (
     asking.requests,
     asking.request,
+    asking.explain,
     asking.tail,
     asking.compare,
     asking.check,

@@ -1,4 +1,4 @@
-"""The commands that ask a collector: requests, request, tail, spans, doctor."""
+"""The commands that ask a collector: requests, request, explain, tail, spans, doctor."""
 
 from __future__ import annotations
 
@@ -161,6 +161,49 @@ def request(
         print_json(detail)
     else:
         request_.show(console(), detail)
+
+
+@_of_our_version()
+def explain(
+    wanted: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="One request, by the ids that tokentrail request takes.")
+    ] = None,
+    api: ApiUrl = "http://127.0.0.1:8080",
+    start: Start = "-15m",
+    end: End = "now",
+    slo: Annotated[str | None, typer.Option(help="Requests that are bad for this SLO; without it, for any.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="In place of bad requests, the slowest by ttft, tpot or e2e.")
+    ] = None,
+    quantile: Annotated[float | None, typer.Option(help="Where the slowest begin; 0.99 without it, 0: all.")] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="Causes, joined by commas: what would be good without all of them. May be repeated."),
+    ] = None,
+    model: Models = None,
+    tenant: Tenants = None,
+    engine: Engines = None,
+    slo_class: Classes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say where the time of slow requests went, or that of one request."""
+    from tokentrail.cli import explain as explain_
+
+    if wanted is not None:
+        detail = _ask(api, lambda client: client.request(wanted))
+        if as_json:
+            print_json(detail["explained"])
+        else:
+            explain_.show_one(console(), detail)
+        return
+    filters = _filters(slo=slo, metric=metric, quantile=quantile, without=without)
+    filters |= _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class)
+    answer = _ask(api, lambda client: client.get("explain", start=start, end=end, **filters))
+    if as_json:
+        print_json(answer)
+        return
+    _tell_end(answer)
+    explain_.show(console(), answer)
 
 
 @_of_our_version()

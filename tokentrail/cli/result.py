@@ -59,6 +59,8 @@ class DemoResult:
     """By TTFT and by E2E."""
     details: int
     """Requests that were compared token by token."""
+    explanation: str
+    """The sentence about the slowest percent of TTFT."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -87,6 +89,7 @@ def verify(
         preemptions=preemptions,
         slowest=[found for latency in ("ttft", "e2e") if (found := _slowest(api, rows, latency))],
         details=len(detailed),
+        explanation=_settled_explanation(api, since),
         problems=comparison.problems(median_s=longest_hop_s(seen, HOP_MEDIAN_S)),
     )
     result.problems += [f"a request failed: {o.error}" for o in seen if o.status == "error"]
@@ -115,6 +118,17 @@ def _settled_rows(api: Api, expected: set[str], since: float) -> list[dict[str, 
         rows = api.requests(start=since)
         if (ended and expected <= {row["request_id"] for row in rows}) or time.monotonic() > deadline:
             return rows
+        time.sleep(0.5)
+
+
+def _settled_explanation(api: Api, since: float) -> str:
+    """What took the time of the slowest TTFTs, once they are explained; after `SETTLE_S`, what is known by then."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        answer = api.get("explain", metric="ttft", start=since)
+        selected = answer["selected"]
+        if selected["explained"] >= selected["requests"] or time.monotonic() > deadline:
+            return str(answer["sentence"])
         time.sleep(0.5)
 
 
@@ -213,6 +227,7 @@ def report(console: Console, result: DemoResult, *, urls: Mapping[str, str], pro
             console.print(f"  - {problem}", highlight=False, markup=False)
     else:
         console.print("\n[bold green]everything adds up[/]")
+    console.print(result.explanation, soft_wrap=True, highlight=False, markup=False)
 
 
 def _way_to(console: Console, trace_id: str, urls: Mapping[str, str]) -> None:

@@ -454,6 +454,35 @@ def test_an_unknown_slo_is_not_found(api):
     assert (answer.status_code, "chat, all" in answer.json()["detail"]) == (404, True)
 
 
+def test_the_causes_of_one_request_add_up_to_its_e2e(rows, api):
+    slow = request(ttft={"own_prompt": 80, "wait_kv": 820}, rest={"batch": 150, "preempted": 4000}, slo_class="chat")
+    slow[0].update(e2e=slow[0]["e2e"] - 7, ttft_ns=slow[0]["ttft_ns"] - 3)
+    found = store(rows, [*chats(9), slow, slow], explained=set(range(10)))
+    lost = {"trace_id": found[9]["trace_id"], "request_span_id": bytes.fromhex(found[9]["span_id"])}
+    rows.kv_event(start=found[9]["end"] - SECOND, beneficiary=found[0]["trace_id"], **lost)
+    told = api(f"requests/{found[9]['trace_id']}")["explained"]
+    assert told["level"] == "steps"
+    assert [(one["cause"], one["of"]) for one in told["causes"]] == [
+        ("preempted", "rest"), ("wait_kv", "ttft"), ("batch", "rest"), ("own_prompt", "ttft"),
+    ]  # fmt: skip
+    assert sum(round(one["time_s"] * 1e9) for one in told["causes"]) == found[9]["e2e_ns"]
+    assert sum(round(one["time_s"] * 1e9) for one in told["causes"] if one["of"] == "ttft") == found[9]["ttft_ns"]
+    assert [one["excess_s"] for one in told["causes"]] == pytest.approx([4.0, 0.8, 0.0, 0.0], abs=1e-6)
+    assert [[one["trace_id"] for one in cause["culprits"]] for cause in told["causes"]] == [
+        [found[0]["trace_id"]], [], [], [],
+    ]  # fmt: skip
+    assert api(f"requests/{found[10]['trace_id']}")["explained"] == {"level": None, "causes": []}
+    begun = rows.open(start=NOW - 9 * SECOND, seen=NOW - SECOND)
+    assert api(f"requests/{begun['trace_id']}")["explained"] is None
+
+
+def test_the_causes_of_one_without_a_token_are_all_before_it(rows, api):
+    failed = request(ttft={"wait_batch": 2000}, rest={}, tokens=0, status="error")
+    found = store(rows, [failed])
+    told = api(f"requests/{found[0]['trace_id']}")["explained"]
+    assert told["causes"] == [{"cause": "wait_batch", "of": "ttft", "time_s": 2.0, "excess_s": None, "culprits": []}]
+
+
 parts_of_ttft = st.dictionaries(st.sampled_from(FEW), st.integers(1, 900), max_size=4)
 parts_after = st.dictionaries(st.sampled_from(AFTER), st.integers(1, 3000), max_size=4)
 some_request = st.fixed_dictionaries(

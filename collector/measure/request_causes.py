@@ -1,0 +1,92 @@
+"""The causes of one request's time, beside typical requests of its model and class that ended in the hour before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+
+from collector.answer import Answer
+from collector.causes.names import PARTS
+from collector.measure import explained
+from collector.measure.culprits import of_kv
+from collector.measure.explained import MOST_TYPICAL, Rows
+from collector.measure.explanation import Culprit, Level
+from collector.measure.reader import Reader
+from collector.measure.tail import Beyond
+from collector.measure.times import HOUR_NS, SECOND_NS
+from collector.measure.window import Window
+from collector.sql.fragment import Fragment, all_of
+
+_LIKE_IT: Final = ("model", "slo_class", "vantage")
+_BEHIND_NS: Final = SECOND_NS
+_OF_KV: Final = ("preempted", "recompute")
+
+
+class RequestCause(Answer):
+    """What a request spent on one cause, before its first token or after it."""
+
+    cause: str
+    of: Literal["ttft", "rest"]
+    time_s: float
+    excess_s: float | None
+    """Beyond a typical request's TTFT, or beyond as many typical tokens; null: no typical request is explained."""
+    culprits: list[Culprit]
+    """For preempted requests, those that got the blocks."""
+
+
+class RequestCauses(Answer):
+    """How far a request is explained, and its causes: their times add up to its E2E, to the nanosecond."""
+
+    level: Level | None
+    """Null: it is not explained yet."""
+    causes: list[RequestCause]
+    """The largest first."""
+
+
+def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
+    """The causes of a row of `requests` that has ended."""
+    like_it = [Fragment(f"{name} = {{like_{name}:String}}", {f"like_{name}": row[name]}) for name in _LIKE_IT]
+    until_ns = row["ended_ns"] + _BEHIND_NS
+    window = Window(max(0, until_ns - HOUR_NS), until_ns, all_of(reader.tenant_filter, *like_it))
+    ids = {"own_trace": row["trace_id_hex"], "own_span": row["span_id_hex"]}
+    itself = (
+        "trace_id = toFixedString(unhex({own_trace:String}), 16)"
+        " AND span_id = toFixedString(unhex({own_span:String}), 8)"
+    )
+    own = Window(row["ended_ns"], row["ended_ns"] + 1, all_of(window.filter, Fragment(itself, ids)))
+    chosen = explained.read_chosen(reader, own, [], 1)
+    bounds = explained.read_bounds(reader, window, "ttft", 0.0, sampled=False)
+    every = explained.one_in(bounds.known, MOST_TYPICAL)
+    known = explained.read_explained(reader, window, own, every, 1)
+    rows, typical = Rows.of(chosen, known, 1), explained.typical_of(known, bounds, every)
+    if not rows.n:
+        return RequestCauses(level=None, causes=[])
+    found = []
+    for of, whole_ns in _wholes(row).items():
+        beyond = Beyond.of(rows.times, None if typical is None else typical.typical, [of])
+        times_ns = np.round(1000 * beyond.time[:, 0]).astype(np.int64)
+        times_ns[times_ns.argmax() if times_ns.any() else -1] += whole_ns - int(times_ns.sum())
+        found += [
+            RequestCause(
+                cause=name,
+                of=of,
+                time_s=int(times_ns[i]) / SECOND_NS,
+                excess_s=None if typical is None else float(beyond.excess[i, 0]) / 1e6,
+                culprits=of_kv(reader, own, rows, beyond, name) if name in _OF_KV and times_ns[i] else [],
+            )
+            for i, name in enumerate(PARTS)
+            if times_ns[i]
+        ]
+    level = get_args(Level)[int(rows.rows["level"][0])]
+    return RequestCauses(level=level, causes=sorted(found, key=lambda one: -one.time_s))
+
+
+def _wholes(row: Mapping[str, Any]) -> dict[Literal["ttft", "rest"], int]:
+    """Nanoseconds before the first token, and after it. Without a token all is before; where it is unknown, after."""
+    e2e_ns = int(row["e2e_ns"])
+    first_ns = row["ttft_ns"]
+    if first_ns is None:
+        first_ns = e2e_ns if row["output_tokens"] == 0 else 0
+    return {"ttft": int(first_ns), "rest": e2e_ns - int(first_ns)}

@@ -1,0 +1,91 @@
+"""`tokentrail explain`: where the time of slow requests went, or that of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from tokentrail.cli.output import cells, own_name
+from tokentrail.shared.formatting import UNDEFINED, count, duration, one_line, percent
+
+_MOST_CULPRITS: Final = 2
+
+
+def show(console: Console, answer: Mapping[str, Any]) -> None:
+    """Print the sentence, a line for each cause, what is missing, and the command that shows an example."""
+    _line(console, answer["sentence"])
+    if answer["parts"]:
+        console.print(_table(answer["parts"]))
+    for without in answer["without"]:
+        _line(console, f"without {', '.join(without['causes'])}: {percent(without['attainment'])} good (first order)")
+    for waiting in answer["not_ended"]:
+        _line(console, f"not ended: {waiting['text']}")
+    for note in (answer["note"], answer["without_hidden"] and f"without a cause: {answer['without_hidden']}"):
+        if note:
+            _line(console, f"note: {note}")
+    for level in answer["levels"]:
+        if level["more"]:
+            _line(console, f"{count(level['requests'])} explained by {level['level']}: {level['more']}")
+    if advised := next((part for part in answer["parts"] if part["advice"] and part["share"]), None):
+        _line(console, f"against {advised['cause']}: {advised['advice']}")
+    if example := next((part["exemplars"][0] for part in answer["parts"] if part["exemplars"]), None):
+        _line(console, f"next: {own_name()} explain {example['trace_id']}")
+
+
+def show_one(console: Console, detail: Mapping[str, Any]) -> None:
+    """Print the causes of one request, the largest first."""
+    row, explained = detail["request"], detail["explained"]
+    head = (
+        f"{row['model'] or UNDEFINED} · {row['status']} · TTFT {duration(row['ttft_s'])} · E2E {duration(row['e2e_s'])}"
+    )
+    _line(console, f"{head} · trace {row['trace_id']}")
+    if explained is None:
+        _line(console, "it has not ended: its causes are told after its end")
+    elif explained["level"] is None:
+        _line(console, "it is not explained yet: that takes up to two minutes after its end")
+    else:
+        table = _columns("cause", "of", "time", "beyond typical", "culprits")
+        for cause in explained["causes"]:
+            of = "TTFT" if cause["of"] == "ttft" else "the rest"
+            excess = duration(cause["excess_s"])
+            table.add_row(*cells(cause["cause"], of, duration(cause["time_s"]), excess, _culprits(cause["culprits"])))
+        console.print(table)
+        _line(console, f"explained by {explained['level']}")
+    _line(console, f"next: {own_name()} request {row['trace_id']}")
+
+
+def _table(parts: Sequence[Mapping[str, Any]]) -> Table:
+    table = _columns("cause", "group", "share", "beyond typical", "time", "requests", "good without", "culprits")
+    for part in parts:
+        without = part["without"]
+        table.add_row(
+            *cells(
+                part["cause"],
+                part["group"],
+                percent(part["share"]),
+                duration(part["excess_s"]),
+                duration(part["time_s"]),
+                count(part["requests"]),
+                UNDEFINED if without is None else percent(without["attainment"]),
+                _culprits(part["culprits"]),
+            )
+        )
+    return table
+
+
+def _culprits(culprits: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{one['name']} {duration(one['time_s'])}" for one in culprits[:_MOST_CULPRITS]) or UNDEFINED
+
+
+def _columns(*heads: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for head in heads:
+        table.add_column(head)
+    return table
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(one_line(text), soft_wrap=True, markup=False, highlight=False)
