@@ -76,7 +76,7 @@ def _law(features: Floats, time: Floats, usable: Bools) -> tuple[Estimate | None
     """The law of the usable requests, and each request's time by feature."""
     if usable.sum() < _LEAST_REQUESTS:
         return None, np.zeros_like(features)
-    fit = robust(features[usable], time[usable], np.full(usable.sum(), np.inf))
+    fit = robust(features[usable], time[usable])
     ratio = time[usable] / fit.expected
     quality = Estimate(r_squared(time[usable], fit.expected), scatter(ratio), int(usable.sum()))
     return quality, np.nan_to_num(features) * fit.coefficients

@@ -12,8 +12,6 @@ from collector.causes.columns import Bools, Floats
 LEAST_R2: Final = 0.5
 MOST_SIGMA: Final = 0.3
 _ROUNDS: Final = 12
-_SLOW: Final = 3.0
-"""What takes so many times as long as the like counts for nothing in the first round."""
 _BIWEIGHT: Final = 4.685
 _MAD: Final = 1.4826
 
@@ -31,12 +29,12 @@ class Fit:
     """The durations by the law, at least 1 ns."""
 
 
-def robust(features: Floats, duration: Floats, usual: Floats) -> Fit:
-    """The law of durations (ns, more than 0) whose relative errors are least; `usual` are those of the like.
+def robust(features: Floats, duration: Floats) -> Fit:
+    """The law of durations (ns, more than 0) whose relative errors are least.
 
     Where the error is large, a duration counts less and less (Tukey's biweight), so that slow ones do not bend the law.
     """
-    weight = np.where(duration > _SLOW * usual, 1e-6, 1.0)
+    weight = np.ones(len(duration))
     expected, former = duration, np.zeros(features.shape[1])
     for _ in range(_ROUNDS):
         coefficients = not_negative(*sums(features, duration, weight / expected**2))

@@ -70,7 +70,7 @@ def _fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps, ga
     """The law of these steps alone; None if they are too few."""
     if len(duration) < LEAST_STEPS:
         return None
-    fit = robust(features, duration, _usual(features, duration))
+    fit = robust(features, duration)
     cells, counts = _cells(features, duration / fit.expected)
     model = StepModel(
         start_ns=origin_ns + int(steps.start[0]),
@@ -97,13 +97,6 @@ def _fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps, ga
         most_prompt_tokens=float(most[FEATURES.index("prompt_tokens")]),
         most_sequences=float(most[FEATURES.index("sequences")]),
     )
-
-
-def _usual(features: Floats, duration: Floats) -> Floats:
-    """The median duration of each step's cell; infinite where too few steps are of its kind."""
-    medians, _ = _cells(features, duration)
-    cells, place = np.unique(cells_of(features), return_inverse=True)
-    return np.array([medians.get(int(cell), np.inf) for cell in cells])[place]
 
 
 def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, end_ns: int, gap_ns: float) -> StepModel:

@@ -93,6 +93,9 @@ def test_what_is_after_the_last_step_is_unexplained(ordinary, reference):
     end = ordinary.steps["start"][half] - 1
     after = ordinary.requests["start"] > end
     assert "steps" not in found.level[after]
+    part = (end - ordinary.requests["start"]) / (ordinary.requests["end"] - ordinary.requests["start"])
+    assert "steps" not in found.level[(part > 0.2) & (part < 0.85)]
+    assert ((part > 0.2) & (part < 0.85)).any()
     inside = ordinary.requests["end"] < end
     assert set(found.level[inside]) == {"steps"}
     assert found.rest_us[inside, PARTS.index("unexplained")].sum() == 0
