@@ -190,8 +190,7 @@ class Explainer(ThreadStage):
         """Explain the requests of each process. Those that measured at a client know no engine process."""
         parts = Parts(wanted)
         processes, rows = _processes(wanted)
-        before_s = min(process.high_ns for process in processes) // SECOND_NS
-        references = References(self._store, wanted["service"], before_s)
+        references = References(self._store, wanted["service"], min(wanted["end"]) // SECOND_NS)
         judges = {
             process.key: references.of(process.key, process.service, wanted["variant"][rows[process.key][0]])
             for process in processes

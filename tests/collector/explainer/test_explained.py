@@ -10,6 +10,8 @@ from collector.causes.explain import UNKNOWN_US, explain_process
 from collector.causes.learn import learn
 from collector.causes.names import PARTS
 from collector.explainer.rows import rounded
+from collector.explainer.stage import Explainer
+from tests.collector.explainer.conftest import AT_ONCE
 from tests.collector.rows import SECOND
 from tests.support.simulated_engine import Faults, chats, run
 
@@ -73,12 +75,15 @@ def test_time_that_a_fault_added_is_found_by_a_reference_of_the_service(traffic,
     assert seconds(found, "stall") == pytest.approx(frozen.faulty().sum() / 1e9, rel=0.05)
 
 
-def test_a_model_of_another_variant_judges_nothing(traffic, explainer, explained, rows, simulated):
+@pytest.mark.parametrize(("variant", "periods_ago"), [("int8", 1), ("baseline", 0)], ids=["variant", "same period"])
+def test_a_model_of_another_variant_or_of_the_same_time_judges_nothing(
+    traffic, explainer, explained, rows, simulated, variant, periods_ago
+):
     model = learn(*simulated.tables, former=None)
-    named = {"service": "engine", "instance": "i-1", "process_tenant": "", "variant": "int8", "version": 1}
+    named = {"service": "engine", "instance": "i-1", "process_tenant": "", "variant": variant, "version": 1}
     traffic()
     end_s = rows.store.query("SELECT toUnixTimestamp(min(end)) FROM requests").result_rows[0][0]
-    rows.insert("step_models", [{**named, "at": end_s // 600 * 600 - 600, **model.row()}])
+    rows.insert("step_models", [{**named, "at": (end_s // 600 - periods_ago) * 600, **model.row()}])
     explainer.run_once()
     assert {(row.level, row.model_at.timestamp()) for row in explained()} == {("steps", 0)}
 
@@ -113,6 +118,14 @@ def test_requests_beside_those_of_a_segment_are_taken_into_account(traffic, expl
     assert inflicted == pytest.approx(sum(together.values()), rel=0.1)
 
 
+def test_a_few_requests_are_estimated_by_those_before_them(traffic, explainer, explained, rows):
+    traffic(segments=30, steps=False)
+    earlier = [[f"s{number}"] for number in range(29)]
+    rows.store.client().insert("explained_segments", earlier, ["segment"])
+    explainer.run_once()
+    assert [row.level for row in explained()] == ["estimated"] * 10
+
+
 def test_a_request_with_unknown_numbers_is_explained_too(rows, explainer, explained):
     request = rows.request(
         ttft_ns=None, output_tokens=None, tpot_ns=None, segment="x", ended=_now(), ingested_at=_now()
@@ -135,17 +148,20 @@ def test_an_unusual_time_per_token_survives(rows, explainer, latencies):
     assert found == asked
 
 
-def test_a_model_is_learned_from_ten_minutes_that_are_over_and_once(traffic, explainer, rows):
-    traffic(ago_s=900)
-    explainer.run_once()
-    models = rows.store.query(
-        "SELECT service, instance, variant, n, r2 > 0.5, toUnixTimestamp(at) FROM step_models"
-    ).result_rows
-    steps = rows.store.query("SELECT count() FROM steps GROUP BY toStartOfTenMinutes(start) ORDER BY 1").result_rows
-    assert [(m[:3], m[4]) for m in models] == [(("engine", "i-1", "baseline"), 1)] * len(models)
-    assert sorted(m[3] for m in models) == [count for (count,) in steps if count >= 50]
-    explainer.run_once()
-    assert rows.store.query("SELECT count() FROM step_models").result_rows == [(len(models),)]
+def test_a_model_is_learned_once_from_ten_minutes_that_have_been_over_for_two(traffic, rows, status):
+    clock = [time.time()]
+    stage = Explainer(rows.store, status, waits=AT_ONCE, clock=lambda: clock[0])
+    period_end_s = clock[0] // 600 * 600 - 600
+    traffic(ago_s=clock[0] - period_end_s + 60)
+    columns = "service, instance, variant, n, r2 > 0.5, toUnixTimestamp(at)"
+    found = []
+    for after_s in (119, 120, 130):
+        clock[0] = period_end_s + after_s
+        stage.run_once()
+        found.append(rows.store.query(f"SELECT {columns} FROM step_models").result_rows)
+    steps = rows.store.query("SELECT count() FROM steps").result_rows[0][0]
+    learned = ("engine", "i-1", "baseline", steps, 1, period_end_s - 600)
+    assert found == [[], [learned], [learned]]
 
 
 def test_limits_are_those_of_the_last_start_of_the_process(traffic, explainer, rows, monkeypatch):

@@ -13,6 +13,7 @@ from collector.store.errors import StoreUnavailableError
 from collector.store.expiry import Expiry
 from collector.store.retention import parse_retention
 from tests.collector.explainer.conftest import AT_ONCE
+from tests.collector.rows import SECOND
 from tests.support.stores import LazyStore
 
 PATIENT = Waits(soon_s=3600.0, patience_s=3600.0)
@@ -23,13 +24,14 @@ def levels(rows):
     return dict(rows.store.query(sql).result_rows)
 
 
-def test_requests_wait_for_their_steps(traffic, explainer, rows, status):
+@pytest.mark.parametrize("stored_ago_s", [0, 700])
+def test_requests_wait_for_their_steps(traffic, explainer, rows, status, stored_ago_s):
     patient = Explainer(rows.store, status, waits=PATIENT)
-    sent = traffic(steps=False)
+    sent = traffic(steps=False, ingested_at=time.time_ns() - stored_ago_s * SECOND)
     patient.run_once()
     assert levels(rows) == {}
     time.sleep(1)
-    assert status.snapshot().explain_lag_s >= 1
+    assert status.snapshot().explain_lag_s >= stored_ago_s + 1
     sent.put_steps()
     patient.run_once()
     assert levels(rows) == {"steps": 300}
