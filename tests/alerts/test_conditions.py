@@ -47,7 +47,6 @@ def test_each_row_has_a_rule_and_each_rule_a_row():
 def test_each_cause_has_a_finder_and_is_a_value_of_the_api():
     assert FINDERS.keys() == set(CAUSES) == {name for name, c in CONDITIONS.items() if c.incident}
     assert Incident.model_json_schema()["properties"]["cause"]["enum"] == list(CAUSES)
-    assert f'"{"|".join(CAUSES)}"' in re.sub(r"\s+", " ", document("api.md"))
 
 
 def test_a_burn_is_as_urgent_as_its_most_urgent_window():
@@ -58,7 +57,6 @@ def test_each_severity_has_a_receiver_and_is_documented():
     assert [receiver["name"] for receiver in ALERTMANAGER["receivers"]] == list(SEVERITIES)
     routed = {re.sub(r'severity="(\w+)"', r"\1", route["matchers"][0]) for route in ALERTMANAGER["route"]["routes"]}
     assert routed | {ALERTMANAGER["route"]["receiver"]} == set(SEVERITIES)
-    assert f'"{"|".join(SEVERITIES)}"' in re.sub(r"\s+", " ", document("api.md"))
 
 
 def test_alertmanager_silences_what_the_table_says():

@@ -94,31 +94,6 @@ def test_the_alerts_fire_and_stay_quiet_as_they_should(pack, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_variant_is_compared_with_others_as_seen_from_the_same_place(tmp_path):
-    """An app that reports its requests too has no variant, and the network in its TTFT."""
-    (group,) = yaml.safe_load((PACKS / "tokentrail.yml").read_text())["groups"]
-    rules, file = tmp_path / "rules.yml", tmp_path / "test.yml"
-    rules.write_text(yaml.safe_dump({"groups": [group]}))
-    ttft = "gen_ai_server_time_to_first_token_seconds"
-    seen = {("server", "fp8"): 100, ("server", "bf16"): 100, ("client", ""): 0, ("client", "slow"): 0}
-    series = []
-    for (vantage, variant), fast in seen.items():
-        labels = f'gen_ai_request_model="m", vantage="{vantage}", variant="{variant}"'
-        slow = 50 if variant == "slow" else 100
-        counts = {"0.1": fast, "0.5": slow, "2.5": 100, "+Inf": 100}
-        series += [
-            {"series": f'{ttft}_bucket{{{labels}, le="{le}"}}', "values": f"0+{n}x100"} for le, n in counts.items()
-        ]
-        series.append({"series": f"{ttft}_count{{{labels}}}", "values": "0+100x100"})
-    firing = 'group by (vantage, variant) (ALERTS{alertname="EngineVariantSlower", alertstate="firing"})'
-    slower = {"labels": '{vantage="client", variant="slow"}', "value": 1}
-    expected = [{"expr": firing, "eval_time": "24m", "exp_samples": [slower]}]
-    test = {"interval": "15s", "input_series": series, "promql_expr_test": expected}
-    file.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "15s", "tests": [test]}))
-    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def promtool_test(alert, bound, scenario):
     """One test of promtool with the scenario's engines side by side, told apart by a label."""
     label = scenario.get("label", "instance")
