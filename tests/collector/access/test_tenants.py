@@ -41,6 +41,12 @@ ANSWERED = {
     "/api/v1/summary": ASKED,
     "/api/v1/goodput": [f"ttft=1s&surface=1&{asked}" for asked in ASKED],
     "/api/v1/explain": [*ASKED, "slo=ours", "metric=e2e&quantile=0", "ttft=1ms&without=wait_kv,stall"],
+    "/api/v1/compare": ["a.start=-1h&a.end=-3s&b.start=-3s", "a.model=acme-model&b.model="],
+    "/api/v1/check": [*(f"slo=all&{asked}" for asked in ASKED), "slo=ours&against.start=-2h&against.end=-1h"],
+    "/api/v1/differences": [*ASKED, "select.status=error", "metric=e2e&at_least=1s", "slo=ours"],
+    "/api/v1/heatmap": [*ASKED, "metric=e2e&slo=ours"],
+    "/api/v1/labels": ASKED,
+    "/api/v1/changes": ASKED,
     "/api/v1/slos": ASKED,
     "/api/v1/slos/all": ASKED[:2],
     "/api/v1/requests": [
@@ -241,15 +247,17 @@ def test_all_of_these_answers_hold_the_other_tenants_data_for_an_admin(client, l
     add_traffic(rows, "acme", TRACE)
     asked = [f"{path}?" for path in ANSWERED if path != "/api/v1/timeseries"]
     asked += [path for path in paths(REFUSED) if "tenant=" not in path]
+    asked += ["/api/v1/compare?a.start=-1h&a.end=-3s&b.start=-3s", "/api/v1/check?slo=all"]
     asked += ["/api/v1/goodput?ttft=100ms&surface=1", *(f"/api/v1/timeseries?metric={metric}" for metric in METRICS)]
     live.refresh()
     alone = answers(client, admin, asked)
     add_traffic(rows, "globex", THEIR_TRACE)
     live.refresh()
     now = answers(client, admin, asked)
-    goodput = "/api/v1/goodput?"  # needs a threshold
-    assert {path for path in asked if now[path] == alone[path]} == {goodput}
-    assert {path: now[path][0] for path in asked if now[path][0] != 200} == {goodput: 400}
+    bare = dict.fromkeys((f"/api/v1/{name}?" for name in ("goodput", "compare", "check")), 400)  # need a parameter
+    new_service = "/api/v1/changes?"  # is no change
+    assert {path for path in asked if now[path] == alone[path]} == {*bare, new_service}
+    assert {path: now[path][0] for path in asked if now[path][0] != 200} == bare
 
 
 def test_another_tenants_trace_does_not_exist(client, rows, acme, admin):

@@ -7,7 +7,14 @@ from collector.slo.model import load_slos
 from tests.collector.rows import NOW, SECOND
 
 COMPLETE = "2026-11-21T09:59:53Z"
-GIVEN = {"goodput": {"e2e": "9s"}, "timeseries": {"metric": "requests"}}
+GIVEN = {
+    "goodput": {"e2e": "9s"},
+    "timeseries": {"metric": "requests"},
+    "compare": {"a.model": "m", "b.model": "n"},
+    "check": {"slo": "chat"},
+}
+OF_ANSWER = {"overview": "summary", "compare": "a"}
+"""The part of an answer that has its window."""
 
 
 @pytest.fixture
@@ -44,10 +51,11 @@ def test_each_answer_about_a_window_says_up_to_when_it_is_complete(api, app):
     assert {"summary", "slos/chat", "requests", "incidents", "engines", "samples", "spans/names"} <= {*paths}
     for path in paths:
         answer = api(path, **GIVEN.get(path, {}))
-        of_window = answer["summary"] if path == "overview" else answer
+        of_window = answer[OF_ANSWER[path]] if path in OF_ANSWER else answer
         assert of_window["window"]["complete_until"] == COMPLETE, path
         past = api(path, **GIVEN.get(path, {}), start="-15m", end="-1m")
-        assert (past["summary"] if path == "overview" else past)["window"]["complete_until"] == "2026-11-21T09:59:00Z"
+        of_window = past[OF_ANSWER[path]] if path in OF_ANSWER else past
+        assert of_window["window"]["complete_until"] == "2026-11-21T09:59:00Z"
 
 
 def test_all_parts_of_an_overview_are_complete_up_to_one_moment(api, waiting, monkeypatch):

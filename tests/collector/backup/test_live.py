@@ -77,15 +77,17 @@ def answers(collector, end_ns):
         windowed = {"start", "end"} <= {
             parameter["name"] for parameter in operations.get("get", {}).get("parameters", ())
         }
-        if not windowed or "{" in path:
+        if not windowed or "{" in path or path == "/api/v1/explain":  # requests are explained later
             continue
-        more = {"/api/v1/timeseries": "&metric=ttft&step=1d", "/api/v1/goodput": "&ttft=500ms&surface=1"}.get(path, "")
+        given = {"timeseries": "metric=ttft&step=1d", "goodput": "ttft=500ms&surface=1", "check": "slo=chat"}
+        given["compare"] = "a.vantage=server&b.vantage=client"
+        more = "&" + given.get(path.removeprefix("/api/v1/"), "")
         answer = collector.get(f"{path}?{window}{more}")
         assert answer.status_code == 200, answer.text
         found[path] = answer.json()
     trail = collector.get(f"/api/v1/requests/{1:032x}")
     assert trail.status_code == 200
-    return found | {"trail": trail.json()}
+    return found | {"trail": trail.json() | {"explained": None}}
 
 
 def stored_requests(collector):

@@ -127,7 +127,15 @@ def test_a_request_that_failed_while_it_waited_has_waited_until_then(reference):
     long = int(found.waited("batch").argmax())
     cut = int(found.requests["start"][long] + 2 * S)
     requests = {name: column[[long]].copy() for name, column in found.requests.items()}
-    requests |= {"end": [cut], "ttft_ns": [None], "output_tokens": [0], "wait_batch_ns": [2 * S - MS]}
+    requests |= {
+        name: np.array(value)
+        for name, value in {
+            "end": [cut],
+            "ttft_ns": [None],
+            "output_tokens": [0],
+            "wait_batch_ns": [2 * S - MS],
+        }.items()
+    }
     phases = {"key": requests["key"], "start": requests["start"], "duration_ns": [2 * S], "name": ["queued"]}
     explained = explain_process(requests, phases, found.steps, reference=reference)
     assert explained.level.tolist() == ["steps"]

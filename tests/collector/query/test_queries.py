@@ -140,8 +140,8 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     api("requests", limit=1)
     api("summary", group_by="model")
     api("compare", **{"a.model": "m", "b.model": "n"})
-    api("samples/latencies")
-    api("explain")
+    for path in ("samples/latencies", "explain", "differences", "heatmap", "labels", "changes"):
+        api(path)
     api(f"requests/{made[0]['trace_id']}")
     for path in ("spans", "spans/names", "storage"):
         api(path)
