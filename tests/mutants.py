@@ -100,7 +100,8 @@ def tests_of(file: Path, texts: dict[Path, str]) -> list[str]:
     *room, parent, stem = file.with_suffix("").parts
     names = {f"test_{stem}.py", f"test_{stem}s.py", f"test_{parent}_{stem}.py"}
     tests = {test for test in texts if test.name.startswith("test_")}
-    near = {test for test in tests if room and test.is_relative_to(Path("tests", *room, parent))}
+    of_room = Path("tests", *room, parent)
+    near = {test for test in tests if room and of_room in (*test.parents, test.with_name(test.stem[5:]))}
     found = sorted(test for test in tests if test.name in names and test.parts[1] == file.parts[0])
     asked, seen = {file}, set[Path]()
     while asked:

@@ -260,7 +260,7 @@ class StoreCounters:
 
     def _agree(self, *, segments: Sequence[str] = (), counts: Sequence[EarlyCount] = ()) -> None:
         """Enter this collector's next counts, and take over all entries of all collectors before and with them."""
-        claims_read, entered = 0, [(self._collector, count) for count in counts]
+        claims_read, entered = self._claims_read, [(self._collector, count) for count in counts]
         if self._claims:
             if segments or counts:
                 number = self._claims.enter(self._collector, segments, counts)

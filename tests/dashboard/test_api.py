@@ -92,6 +92,25 @@ def test_nobody_there_is_a_problem_that_says_where():
     assert "secret" not in found.detail
 
 
+@pytest.mark.parametrize(
+    ("url", "error", "way_out"),
+    [
+        ("https://c/", httpx.ConnectError("CERTIFICATE_VERIFY_FAILED"), "Set TOKENTRAIL_API_TLS_CA to the CA"),
+        ("http://c/", httpx.ReadError(""), "If the collector speaks TLS, write https://; else another"),
+    ],
+)
+def test_the_way_out_is_that_of_the_error_where_it_has_one(url, error, way_out):
+    def fail(request):
+        error.request = request
+        raise error
+
+    with httpx.Client(base_url=url, transport=httpx.MockTransport(fail)) as client:
+        found = answer(client, ask("summary"))
+    assert found.title == "The collector cannot be reached"
+    assert f"). {way_out}" in found.detail
+    assert "tokentrail up" not in found.detail
+
+
 def test_the_page_waits_once_and_not_long_for_the_lists_of_its_filters(monkeypatch):
     asked = []
 

@@ -1,11 +1,14 @@
 """The pages, run without a browser, over answers that a test makes up."""
 
+from datetime import UTC
+
 import httpx
 import pytest
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 from dashboard import api
+from dashboard.filters import View
 from dashboard.views import overview
 from tests.dashboard.browser import PAGES
 
@@ -146,6 +149,35 @@ def test_old_numbers_and_requests_that_nobody_judges_are_no_all_clear(monkeypatc
         "info": [i.value for i in shown.info if "firing" in i.value],
     }
     assert [name for name, texts in found.items() if texts] == ([drawn] if drawn else [])
+
+
+@pytest.mark.parametrize(
+    ("total", "in_flight", "engines", "is_empty"),
+    [
+        (0, 0, {"engines": []}, True),
+        (1, 0, {"engines": []}, False),
+        (0, 1, {"engines": []}, False),
+        (1, 1, {"engines": []}, False),
+        (0, 0, {"engines": [{}]}, False),
+        (0, 0, None, False),
+    ],
+)
+def test_a_collector_is_called_empty_only_when_nothing_was_ever_sent(monkeypatch, total, in_flight, engines, is_empty):
+    drawn = []
+    requests = {"unselected": 0, "lost": 0, "total": total, "in_flight": in_flight}
+    summary = {"window": SUMMARY["window"], "requests": requests}
+    answer = {"summary": summary, "incidents": {}, "slos": {"slos": []}, "engines": engines,
+              "cold_starts": {"cold_starts": []}}  # fmt: skip
+    monkeypatch.setattr(overview, "fetch", lambda _: answer)
+    monkeypatch.setattr("dashboard.components.last_known", lambda *_: answer)
+    monkeypatch.setattr("dashboard.components.no_data", lambda: drawn.append("no data"))
+    monkeypatch.setattr("dashboard.views.events.firing", lambda *_, is_heard, **__: drawn.append(is_heard))
+    for part in ("latencies", "traffic", "saturation"):
+        monkeypatch.setattr(overview, part, lambda *_: None)
+    for part in ("dashboard.views.events.tables", "dashboard.views.slos.cards"):
+        monkeypatch.setattr(part, lambda *_: None)
+    overview.body(View("-15m", "now", (), None, None, UTC))
+    assert drawn == (["no data", False] if is_empty else [True])
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 import threading
 
+import pytest
 import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from instrumented_engine.core.text import TextStream
+from instrumented_engine.core.text import MAX_PENDING_TOKENS, TextStream
 
 from .support import byte_tokenizer
 
@@ -128,3 +129,13 @@ def test_other_threads_go_on_while_a_text_is_encoded():
     while not ended.wait(0.001):
         turns += 1
     assert turns > 5
+
+
+@pytest.mark.parametrize("known", [1, 2, 3])
+def test_broken_bytes_do_not_wait_for_the_character_behind_them_and_cut_it_nowhere(known):
+    out = TextStream(TOKENIZER.decode)
+    broken, *_ = TOKENIZER.encode("€")
+    character = TOKENIZER.encode("😀")
+    tokens = [broken] * (MAX_PENDING_TOKENS - known) + character
+    pieces = [piece for token in tokens if (piece := out.push(token)[0])]
+    assert pieces == ["\ufffd" * (MAX_PENDING_TOKENS - known), "😀"]

@@ -71,7 +71,8 @@ class Replies(BaseHTTPRequestHandler):
         texts = [{"index": 0, "delta": {"content": t}, "finish_reason": None} for t in ("a", "b", "c")]
         last = {"index": 0, "delta": {}, "finish_reason": "length"}
         usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
-        events = [base | {"choices": [c]} for c in (first, *texts, last)] + [base | {"choices": [], "usage": usage}]
+        events = [base | {"choices": [c]} for c in (first, *texts, last)]
+        events += [base | {"id": "", "choices": [], "usage": usage}]
         for event in events:
             self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
         self.wfile.write(b"data: [DONE]\n\n")

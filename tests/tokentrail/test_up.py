@@ -1,5 +1,6 @@
 """`tokentrail up` shows the data that is in its folder, and judges by the SLOs that it was told once."""
 
+import importlib.util
 import os
 
 import pytest
@@ -28,6 +29,21 @@ def started(monkeypatch):
 
     monkeypatch.setattr(Stack, "collector", collector)
     return run
+
+
+def test_parts_whose_packages_are_missing_are_not_run_and_their_extras_are_named(monkeypatch):
+    there = importlib.util.find_spec
+    missing = {"grpc", "streamlit", "torch"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else there(name))
+    with pytest.raises(ProcessFailed) as told:
+        parts.require("collector", "dashboard", "instrumented_engine")
+    assert str(told.value) == (
+        "packages of the collector, the dashboard and the instrumented engine are not installed"
+        " (grpc, streamlit, torch): pip install 'tokentrail[collector,dashboard,engine]'"
+    )
+    with pytest.raises(ProcessFailed, match=r"^packages of the dashboard are .*\(streamlit\): .*\[dashboard\]'$"):
+        parts.dashboard()
+    assert parts.command("alerts.generate")[2:] == ["alerts.generate"]
 
 
 @pytest.mark.parametrize("made", [[], ["logs"], ["settings"], ["collector"], ["collector/wal"], ["collector/store"]])

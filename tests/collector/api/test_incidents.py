@@ -258,6 +258,17 @@ def test_a_filter_says_how_many_fire_outside_of_it(api, rows):
     assert chat["firing_outside"] == len(set(firing) - set(inside))
 
 
+def test_processes_of_two_tenants_with_one_name_fire_as_two(api, rows):
+    for tenant in ("acme", "bolt"):
+        lost = {"instance": "dead", "process_tenant": tenant, "tenant": tenant}
+        rows.open(start=NOW - 90 * SECOND, seen=NOW - 50 * SECOND, **lost)
+    found = [(one["cause"], one["process_tenant"]) for one in api("incidents")["incidents"] if one["firing"]]
+    assert {("engine_lost", "acme"), ("engine_lost", "bolt")} <= {*found}
+    of_one = api("incidents", tenant="acme")
+    assert [one["process_tenant"] for one in of_one["incidents"] if one["instance"]] == ["acme"]
+    assert of_one["firing_outside"] == len(found) - sum(one["firing"] for one in of_one["incidents"])
+
+
 def test_an_engine_that_died_in_an_outage_is_lost_for_as_long_as_its_alert_fires(api, rows, clock, live):
     """The alert asks when requests were given up. In an outage nobody gives them up, and the incident says the same."""
     live.counters.heard_until_ns = NOW  # a collector before this one has heard until then

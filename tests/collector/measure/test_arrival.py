@@ -71,6 +71,17 @@ def test_the_number_of_an_incident_is_that_of_its_list(ahead_ns, api, arrive, fi
     assert api("requests", **listed["parameters"])["total"] == 23
 
 
+def test_a_burn_began_when_its_requests_arrived_whatever_the_senders_clock_says(api, arrive, firing):
+    """Good requests ended between the times that the two clocks tell, and arrived before all of these."""
+    arrive(NOW - 30 * SECOND, -10 * HOUR)
+    arrive(NOW - 30 * SECOND, 0)
+    for minutes in range(60, 600, 30):
+        arrive(NOW - minutes * MINUTE, 0, status="ok")
+    _, incident = firing()
+    assert incident["start"] == "2026-11-20T23:59:29Z"
+    assert incident["requests_affected"] == 40
+
+
 def test_attainment_and_budget_are_of_the_window_in_which_requests_ended(api, arrive):
     arrive(NOW - 30 * SECOND, -29 * DAY, n=5)
     arrive(NOW - 30 * SECOND, -31 * DAY, n=7)

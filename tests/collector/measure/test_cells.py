@@ -99,6 +99,17 @@ def test_a_tpot_is_judged_by_its_bound_where_it_is_not_known(evaluate, rows, uni
     assert found["s0"].requests.good > found["s0"].requests.undetermined > 0 or unit == "many"
 
 
+def test_thresholds_that_microseconds_of_32_bits_do_not_hold_are_judged_by_nanoseconds(evaluate, rows):
+    longest = 4_294_967_295_000
+    made = [longest // 2, longest, 3 * longest // 2, 2 * longest]
+    rows.requests([{"e2e": e2e, "ended": NOW - 3 * 3600 * SECOND, "ttft_ns": MS} for e2e in made])
+    limits = [3_600_000_000_000 + n * 60 * SECOND for n in range(60)]
+    found = evaluate([{"thresholds": {"e2e": f"{limit}ns"}} for limit in limits])
+    good = [sum(e2e <= limit for e2e in made) for limit in limits]
+    assert [found[f"s{i}"].requests.good for i in range(len(limits))] == good
+    assert {*good} == {1, 2, 3}
+
+
 def judge(row, limit, exclude):
     """As docs/slos.md says, for a threshold of TTFT alone."""
     none = row["ttft_ns"] is None and row["output_tokens"] == 0

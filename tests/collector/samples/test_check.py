@@ -387,3 +387,11 @@ def test_a_clients_otlp_metrics_have_no_name_that_is_kept():
     checked = check((DATA / "client-v2" / "metrics" / "0000.bin").read_bytes(), ItemLimits())
     assert checked.items > 0
     assert checked.unwanted == {"unknown_name": checked.items}
+
+
+def test_a_process_keeps_its_names_and_its_tenant_and_other_attributes_are_left_out():
+    names = {"service_name": "chat", "service_instance_id": "i:1", "tokentrail_tenant": "acme"}
+    checked = Push(**names, host_name="h").gauge("vllm:num_requests_running", 4).check()
+    found = resource(checked)
+    assert found.pop("tokentrail.engine") == "vllm"
+    assert found == {"service.name": "chat", "service.instance.id": "i:1", "tokentrail.tenant": "acme"}

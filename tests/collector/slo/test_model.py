@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.measure.times import parse_moment, rfc3339
 from collector.slo.durations import duration_text, format_duration, parse_duration
 from collector.slo.model import SloFileError, load_slos
 
@@ -42,29 +41,6 @@ def test_a_formatted_duration_is_read_back(ns):
 )  # fmt: skip
 def test_a_sentence_has_the_exact_duration_and_a_space(short, text):
     assert duration_text(parse_duration(short)) == text
-
-
-@given(st.integers(0, 9_000_000_000 * SECOND))
-def test_a_formatted_time_is_read_back_to_the_nanosecond(ns):
-    assert parse_moment(rfc3339(ns)).at(0) == ns
-
-
-@pytest.mark.parametrize(
-    ("text", "ns"),
-    [
-        ("2026-11-21T10:00:00Z", 1_795_255_200 * SECOND),
-        ("2026-11-21T11:00:00.5+01:00", 1_795_255_200 * SECOND + SECOND // 2),
-        ("2026-11-21t10:00:00z", 1_795_255_200 * SECOND),
-        ("2026-11-21T10:00:00.12345678999Z", 1_795_255_200 * SECOND + 123_456_789),
-        ("1795255200", 1_795_255_200 * SECOND),
-        ("1795255200.000000001", 1_795_255_200 * SECOND + 1),
-        ("now", 1000 * SECOND),
-        ("-15m", 100 * SECOND),
-        ("-1h30m", 0),
-    ],
-)
-def test_moments(text, ns):
-    assert parse_moment(text).at(1000 * SECOND) == ns
 
 
 def test_the_shipped_file():

@@ -52,6 +52,7 @@ def test_a_group_is_the_same_after_a_restart(reopen):
     log.merge_waiting()
     group = log.next_sealed(0)
     assert len(group.members) == 2, "a group stays as it was written down"
+    assert group.id == f"{group.members[0].id}.g2", "it sorts where its oldest segment did"
     again = reopen()
     again.merge_waiting()
     assert (again.next_sealed(0).id, again.next_sealed(0).members) == (group.id, group.members)

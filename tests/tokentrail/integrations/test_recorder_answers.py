@@ -32,6 +32,20 @@ def test_answers_of_one_request_are_one_row_with_a_choice_each(recorder, trails)
     assert sorted(found) == [(0, 10), (0, 10), (1, 10), (1, 20)]
 
 
+def test_the_prefill_of_a_later_answer_is_no_phase_of_its_request(recorder, trails):
+    children(recorder)
+    recorder.entered("0_a", Phase.PREFILL, T0 + 3 * MS)
+    recorder.emitted(["0_a"], [1])
+    step(recorder, T0 + 10 * MS, later=0)
+    recorder.entered("1_a", Phase.PREFILL, T0 + 12 * MS)
+    recorder.emitted(["0_a", "1_a"], [1, 1])
+    for key in ("0_a", "1_a"):
+        recorder.finished(key)
+    step(recorder, T0 + 20 * MS, later=0)
+    [row] = rows(trails[0])
+    assert phases(trails[0], row) == [("queued", 3), ("prefill", 7), ("decode", 10)]
+
+
 def test_a_preempted_answer_is_a_phase_of_its_request(recorder, trails):
     children(recorder)
     recorder.entered("0_a", Phase.PREFILL, T0 + 3 * MS)
