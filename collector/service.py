@@ -120,15 +120,13 @@ class Service:
             metrics_without_key=settings.metrics_without_key,
             tls=tls,
         )
+        explained = [explainer.on_segment] if explainer else []
+        of_requests = [live.counters.on_segment, joiner.on_segment, *explained]
         for chain in chains:
-            brings_samples = chain.signal.brings_samples
-            for told in [live.on_samples] if brings_samples else [live.counters.on_segment, joiner.on_segment]:
+            for told in [live.on_samples] if chain.signal.brings_samples else of_requests:
                 chain.writer.on_segment(told)
-            if explainer and not brings_samples:
-                chain.writer.on_segment(explainer.on_segment)
-        joiner.on_joined(live.counters.on_segment)
-        if explainer:
-            joiner.on_joined(explainer.on_segment)
+        for told in [live.counters.on_segment, *explained]:
+            joiner.on_joined(told)
 
         ingests = [chain.ingest for chain in chains]
         limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes, settings.receive_buffer_bytes)

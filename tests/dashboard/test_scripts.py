@@ -1,6 +1,6 @@
 """The pages, run without a browser, over answers that a test makes up."""
 
-from datetime import UTC
+from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -9,7 +9,7 @@ from streamlit.util import calc_hash
 
 from dashboard import api
 from dashboard.filters import View
-from dashboard.views import overview
+from dashboard.views import events, overview
 from tests.dashboard.browser import PAGES
 
 TRACE = "a" * 32
@@ -76,6 +76,12 @@ def test_a_page_of_many_incidents_draws_the_worst_and_counts_the_others(firing, 
     captions = [caption.value for caption in shown.caption]
     assert sum("since 2026" in text for text in captions) == drawn
     assert [text.split()[2] for text in captions if text.startswith("Not drawn")] == ([rest] if rest else [])
+
+
+@pytest.mark.parametrize(("end", "text"), [("2026-11-21T10:01:30Z", "1 min 30 s"), (None, "1 h")])
+def test_an_incident_lasted_until_its_end_or_that_of_the_range(end, text):
+    incident = {"start": "2026-11-21T10:00:00Z", "end": end}
+    assert events.lasted(incident, datetime(2026, 11, 21, 11, tzinfo=UTC)) == text
 
 
 @pytest.mark.parametrize(

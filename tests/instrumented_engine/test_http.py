@@ -1,5 +1,6 @@
 """Requests as they lie on the wire: offers of other protocols, trailers, and more than this server can take."""
 
+import asyncio
 import json
 import socket
 
@@ -7,6 +8,7 @@ import httpx
 import pytest
 
 from instrumented_engine.server import http, middleware
+from instrumented_engine.server.app import create_app
 from tokentrail.shared.http_protocol import HttpProtocol
 
 from .server_support import MODEL, post, served, tiny_loader
@@ -117,3 +119,28 @@ def test_unfinished_bodies_have_a_limit_together(monkeypatch):
             assert refused.headers["retry-after"] == "1"
             assert refused.json()["error"]["code"] == "overloaded"
         server.until(lambda: post(server, "later").status_code == 200)
+
+
+def test_the_answer_to_a_client_that_left_has_the_status_499(server):
+    """A reader of the access log tells it from an answer that was sent. The application is asked without a socket."""
+    sent = []
+
+    async def ask():
+        news = iter([{"type": "http.request", "body": BODY, "more_body": False}])
+
+        async def receive():
+            return next(news, {"type": "http.disconnect"})
+
+        async def send(message):
+            sent.append(message)
+
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+            "path": "/v1/completions", "raw_path": b"/v1/completions", "query_string": b"", "root_path": "",
+            "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {},
+        }  # fmt: skip
+        await asyncio.wait_for(create_app(server.service)(scope, receive, send), WAIT_S)
+
+    asyncio.run(ask())
+    assert [message["status"] for message in sent if message["type"] == "http.response.start"] == [499]

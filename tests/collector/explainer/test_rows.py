@@ -1,0 +1,48 @@
+"""The columns of `causes` from what is explained of requests."""
+
+import numpy as np
+
+from collector.causes.explain import UNKNOWN_US, Explained
+from collector.causes.names import PARTS
+from collector.explainer.rows import COPIED, Parts
+
+
+def columns(errors_us, *, ttft_us=500, e2e_us=2000, level="steps", shares=None):
+    """The columns of requests of 2 ms, of which these errors and parts are explained."""
+    count = len(errors_us)
+    requests = {name: [""] * count for name in COPIED} | {
+        "key": [2**40 + 7] * count, "ttft_us": [ttft_us] * count, "e2e_us": [e2e_us] * count, "tpot_us": [0] * count,
+        "output_tokens": [None] * count,
+    }  # fmt: skip
+    parts = Parts(requests)
+    ttft = np.zeros((count, len(PARTS)), np.int64)
+    rest = ttft.copy()
+    ttft[:, 0], rest[:, 1] = shares or (ttft_us, e2e_us - ttft_us)
+    explained = Explained(
+        ttft, rest, np.zeros(count, np.int64), np.array(errors_us), np.array([level] * count), None, None
+    )
+    parts.put(np.arange(count), explained, np.arange(count), 1_700_000_000)
+    return parts.columns()
+
+
+def test_an_error_is_told_in_permille_of_the_request_and_a_huge_one_is_not_called_unknown():
+    errors_us = [0, 1, 20, 2000, 131_068, 131_069, 10**9, UNKNOWN_US]
+    assert columns(errors_us)["error_permille"] == [0, 0, 10, 1000, 65534, 65534, 65534, 65535]
+
+
+def test_only_steps_are_judged_by_a_model_of_a_time():
+    assert columns([5])["model_at"] == [1_700_000_000]
+    assert columns([5], level="estimated")["model_at"] == [0]
+
+
+def test_a_request_has_its_parts_and_the_low_half_of_its_key():
+    found = columns([5])
+    assert found["request_key"] == [7]
+    assert (found[f"ttft_{PARTS[0]}_us"], found[f"rest_{PARTS[1]}_us"]) == ([500], [1500])
+    assert sum(sum(values) for name, values in found.items() if name.startswith(("ttft_", "rest_"))) == 2000
+
+
+def test_the_first_token_is_known_or_none_or_not_told():
+    assert columns([5])["first_token"] == [1]
+    assert columns([5], ttft_us=0, shares=(2000, 0))["first_token"] == [0]
+    assert columns([5], ttft_us=UNKNOWN_US, shares=(2000, 0))["first_token"] == [2]
