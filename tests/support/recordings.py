@@ -59,10 +59,14 @@ def join(store):
             return
 
 
-def replay(store, recording, file="traces"):
-    """Insert the bodies of a recording, which lie one behind the other in one file, and so are one request."""
-    body = gzip.decompress((DATA / recording / f"{file}.bin.gz").read_bytes())
-    insert_otlp(store, TRACES, body, f"{recording}-{file}")
+def replay(store, recording, *files):
+    """Insert what lies in files of a recording (`traces`, when none is given) as one request.
+
+    The bodies in a file lie one behind the other, and messages of Protocol Buffers behind each other are one.
+    """
+    files = files or ("traces",)
+    bodies = [gzip.decompress((DATA / recording / f"{file}.bin.gz").read_bytes()) for file in files]
+    insert_otlp(store, TRACES, b"".join(bodies), "-".join((recording, *files)))
 
 
 def client_lines(recording):

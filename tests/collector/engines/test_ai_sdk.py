@@ -29,9 +29,14 @@ RECORDED = {
 IDS = itertools.count(2**40)
 
 
+@pytest.fixture(scope="module")
+def recordings(module_store):
+    for recording in dict(RECORDED.values()):
+        replay(module_store, recording, *[file for of, file in RECORDED.values() if of == recording])
+
+
 @pytest.fixture(scope="module", params=RECORDED)
-def service(request, module_store):
-    replay(module_store, *RECORDED[request.param])
+def service(request, recordings):
     return request.param
 
 
@@ -120,16 +125,6 @@ def test_spans_around_calls_are_kept_without_their_prompts(service, rows, module
     assert not {"ai.prompt", "ai.schema", "ai.response.text", "ai.response.reasoning"} & set(keys)
 
 
-def insert(store, *spans):
-    """Insert spans, each a scope, a name, attributes and more of `Request.span`; return their rows in order."""
-    ids = [next(IDS) for _ in spans]
-    for token, (scope, name, attributes, more) in zip(ids, spans, strict=True):
-        request = Request(scope=scope)
-        request.span(name, trace=token, span=token, ns=600 * MS, attributes=attributes, **more)
-        insert_otlp(store, TRACES, request.body(), f"ai-sdk-{token}")
-    return [requests(store, f"span_id = unhex('{token:016x}')") for token in ids]
-
-
 def old(operation, **said):
     return "ai", operation, {"ai.operationId": operation} | {key.replace("__", "."): v for key, v in said.items()}, {}
 
@@ -146,57 +141,82 @@ def new(**said):
 ENDED = {"gen_ai__response__finish_reasons": ["stop"], "gen_ai__usage__output_tokens": 3}
 
 
-@pytest.mark.parametrize(
-    ("span", "ttft_ms"),
-    [
-        (old("ai.streamText.doStream", **ENDED, ai__response__msToFirstChunk=50.5), 50.5),
-        (old("ai.streamObject.doStream", **ENDED, ai__stream__msToFirstChunk=50.5), 50.5),
-        (old("ai.streamText.doStream", **ENDED), None),
-        (old("ai.streamText.doStream", **ENDED, ai__response__msToFirstChunk=601), None),
-        (old("ai.streamText.doStream", **ENDED, ai__response__msToFirstChunk=-1), None),
-        (
-            old(
-                "ai.streamText.doStream", **ENDED | {"gen_ai__usage__output_tokens": 0}, ai__response__msToFirstChunk=5
-            ),
-            None,
-        ),
-        (old("ai.generateText.doGenerate", **ENDED), 600),
-        (old("ai.generateObject.doGenerate", **ENDED), 600),
-        (old("ai.generateText.doGenerate", **ENDED | {"gen_ai__usage__output_tokens": 0}), None),
-        (old("ai.generateText.doGenerate", gen_ai__response__finish_reasons=["stop"]), None),
-        (
-            new(**ENDED, gen_ai__client__operation__duration=0.6, gen_ai__client__operation__time_to_first_chunk=0.05),
-            50,
-        ),
-        (new(**ENDED, gen_ai__client__operation__duration=0.6), 600),
-        (new(**ENDED), None),
-    ],
-)
-def test_ttft(module_store, span, ttft_ms):
-    ((row,),) = insert(module_store, span)
+TTFTS = [
+    (old("ai.streamText.doStream", **ENDED, ai__response__msToFirstChunk=50.5), 50.5),
+    (old("ai.streamObject.doStream", **ENDED, ai__stream__msToFirstChunk=50.5), 50.5),
+    (old("ai.streamText.doStream", **ENDED), None),
+    (old("ai.streamText.doStream", **ENDED, ai__response__msToFirstChunk=601), None),
+    (old("ai.streamText.doStream", **ENDED, ai__response__msToFirstChunk=-1), None),
+    (
+        old("ai.streamText.doStream", **ENDED | {"gen_ai__usage__output_tokens": 0}, ai__response__msToFirstChunk=5),
+        None,
+    ),
+    (old("ai.generateText.doGenerate", **ENDED), 600),
+    (old("ai.generateObject.doGenerate", **ENDED), 600),
+    (old("ai.generateText.doGenerate", **ENDED | {"gen_ai__usage__output_tokens": 0}), None),
+    (old("ai.generateText.doGenerate", gen_ai__response__finish_reasons=["stop"]), None),
+    (
+        new(**ENDED, gen_ai__client__operation__duration=0.6, gen_ai__client__operation__time_to_first_chunk=0.05),
+        50,
+    ),
+    (new(**ENDED, gen_ai__client__operation__duration=0.6), 600),
+    (new(**ENDED), None),
+]
+FAILED = {"status": Status(code=Status.STATUS_CODE_ERROR)}
+
+
+STATUSES = [
+    (old("ai.streamText.doStream", gen_ai__response__finish_reasons=["error"]), "error"),
+    (old("ai.streamText.doStream", gen_ai__response__finish_reasons=["unknown"]), "error"),
+    (old("ai.streamText.doStream", **ENDED | {"gen_ai__response__finish_reasons": ["unknown"]}), "ok"),
+    (old("ai.streamText.doStream"), "cancelled"),
+    (old("ai.streamText"), "cancelled"),
+    ((*old("ai.streamText.doStream")[:3], FAILED), "error"),
+    ((*new()[:3], FAILED), "error"),
+    (new(), "cancelled"),
+]
+NO_REQUESTS = [
+    old("ai.streamText", ai__response__finishReason="stop"),
+    (*old("ai.streamText")[:3], FAILED),
+    old("ai.streamObject"),
+    old("ai.toolCall"),
+    ("gen_ai", "step 1", {"gen_ai.operation.name": "agent_step"}, {}),
+]
+
+
+@pytest.fixture(scope="module")
+def inserted(module_store):
+    """Insert each span in a trace of its own, all in one segment: the rows of each by its kind and its place."""
+    kinds = {"ttft": [span for span, _ in TTFTS], "status": [span for span, _ in STATUSES], "none": NO_REQUESTS}
+    ids, bodies = {}, []
+    for kind, spans in kinds.items():
+        for place, (scope, name, attributes, more) in enumerate(spans):
+            ids[kind, place] = token = next(IDS)
+            request = Request(scope=scope)
+            request.span(name, trace=token, span=token, ns=600 * MS, attributes=attributes, **more)
+            bodies.append(request.body())
+    insert_otlp(module_store, TRACES, b"".join(bodies), "ai-sdk")
+    rows = requests(module_store)
+    return {key: [row for row in rows if row["span_id"] == token.to_bytes(8, "big")] for key, token in ids.items()}
+
+
+@pytest.mark.parametrize("place", range(len(TTFTS)))
+def test_ttft(inserted, place):
+    (row,) = inserted["ttft", place]
+    ttft_ms = TTFTS[place][1]
     assert row["ttft_ns"] == (None if ttft_ms is None else ttft_ms * MS)
     assert row["status"] == "ok"
 
 
-FAILED = {"status": Status(code=Status.STATUS_CODE_ERROR)}
+@pytest.mark.parametrize("place", range(len(STATUSES)))
+def test_status(inserted, place):
+    (row,) = inserted["status", place]
+    assert row["status"] == STATUSES[place][1]
 
 
-@pytest.mark.parametrize(
-    ("span", "status"),
-    [
-        (old("ai.streamText.doStream", gen_ai__response__finish_reasons=["error"]), "error"),
-        (old("ai.streamText.doStream", gen_ai__response__finish_reasons=["unknown"]), "error"),
-        (old("ai.streamText.doStream", **ENDED | {"gen_ai__response__finish_reasons": ["unknown"]}), "ok"),
-        (old("ai.streamText.doStream"), "cancelled"),
-        (old("ai.streamText"), "cancelled"),
-        ((*old("ai.streamText.doStream")[:3], FAILED), "error"),
-        ((*new()[:3], FAILED), "error"),
-        (new(), "cancelled"),
-    ],
-)
-def test_status(module_store, span, status):
-    ((row,),) = insert(module_store, span)
-    assert row["status"] == status
+@pytest.mark.parametrize("place", range(len(NO_REQUESTS)))
+def test_other_spans_are_no_requests(inserted, place):
+    assert inserted["none", place] == []
 
 
 def test_the_class_of_an_error_is_a_name_of_at_most_1024_characters(module_store):
@@ -208,20 +228,6 @@ def test_the_class_of_an_error_is_a_name_of_at_most_1024_characters(module_store
     insert_otlp(module_store, TRACES, request.body(), "long class")
     (row,) = requests(module_store, f"span_id = unhex('{token:016x}')")
     assert len(row["error_type"]) == 1024
-
-
-@pytest.mark.parametrize(
-    "span",
-    [
-        old("ai.streamText", ai__response__finishReason="stop"),
-        (*old("ai.streamText")[:3], FAILED),
-        old("ai.streamObject"),
-        old("ai.toolCall"),
-        ("gen_ai", "step 1", {"gen_ai.operation.name": "agent_step"}, {}),
-    ],
-)
-def test_other_spans_are_no_requests(module_store, span):
-    assert insert(module_store, span) == [[]]
 
 
 def test_an_aborted_stream_whose_two_spans_end_is_counted_once(module_store):

@@ -99,10 +99,14 @@ SOURCES = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def recordings(module_store):
+    replay(module_store, "clients-2026", *SOURCES)
+
+
 @pytest.fixture(scope="module", params=SOURCES)
-def told(request, module_store):
+def told(request, module_store, recordings):
     """What the source tells, and pairs of a call and the rows that started while it ran."""
-    replay(module_store, "clients-2026", request.param)
     rows = requests(module_store, f"service = '{request.param}'")
     lines = [line for line in LINES if line["service"] == request.param]
     pairs = [

@@ -36,9 +36,40 @@ EXPECTED = {
 }  # fmt: skip
 
 
+RECORDINGS = (
+    *EXPECTED,
+    "agents-openinference",
+    "agents-otel-v2",
+    "agents-otel-v2-no-usage",
+    "agents-responses-openinference",
+    "agents-traceloop-chat",
+    "ai-sdk-5",
+    "ai-sdk-6",
+    "google-genai-openinference",
+    "langfuse",
+    "langgraph-genai",
+    "langgraph-traceloop",
+    "litellm-v1",
+    "litellm-v2",
+    "llama-index-openinference",
+    "pydantic-ai-agent",
+    "pydantic-ai-openinference",
+    "responses-genai",
+    "responses-openinference",
+    "responses-traceloop",
+    "semantic-kernel",
+)
+
+
+@pytest.fixture(scope="module")
+def module_store(module_store):
+    """A store with all recordings that the tests are about, each of which is a service."""
+    replay(module_store, "clients-2026", *RECORDINGS)
+    return module_store
+
+
 @pytest.fixture(scope="module", params=EXPECTED)
 def recorded(request, module_store):
-    replay(module_store, "clients-2026", request.param)
     engine, calls = EXPECTED[request.param]
     rows = requests(module_store, f"service = '{request.param}'")
     assert {(row["engine"], row["vantage"], row["operation"]) for row in rows} == {(engine, "client", "chat")}
@@ -77,7 +108,6 @@ def test_tokens_are_those_of_the_answer(recorded):
 
 def test_the_v1_spans_of_litellm_1_110_are_still_litellms(module_store):
     """It says `chat` of what it had called `completion`. Nothing in these spans tells a stream that was left."""
-    replay(module_store, "clients-2026", "litellm-v1")
     rows = requests(module_store, "service = 'litellm-v1'")
     assert {(row["engine"], row["operation"]) for row in rows} == {("litellm", "chat")}
     assert [(row["model"], row["status"], row["error_type"]) for row in rows] == [
@@ -90,7 +120,6 @@ def test_the_v1_spans_of_litellm_1_110_are_still_litellms(module_store):
 
 def test_the_first_event_of_litellms_other_apis_is_no_token(module_store):
     """The server accepts a request at once, and its first token comes after 150 ms. The TTFT was 4 ms."""
-    replay(module_store, "clients-2026", "litellm-v2")
     rows = requests(module_store, "service = 'litellm-v2'")
     assert {(row["engine"], row["output_tokens"]) for row in rows} == {("litellm", 5)}
     *streams, chat, whole = rows
@@ -103,7 +132,6 @@ def test_the_first_event_of_litellms_other_apis_is_no_token(module_store):
 @pytest.mark.parametrize(("version", "known"), [(5, [False, False, True]), (6, [True, False, True])])
 def test_the_first_event_of_the_ai_sdks_other_apis_is_no_token(version, known, module_store):
     """A stream of OpenAI's responses, one of Anthropic's messages, one of chat. They had TTFTs of 4 and 21 ms."""
-    replay(module_store, "clients-2026", f"ai-sdk-{version}")
     rows = requests(module_store, f"service = 'ai-sdk-{version}-apis'")
     assert {(row["engine"], row["status"], row["output_tokens"]) for row in rows} == {("ai_sdk", "ok", 5)}
     assert [row["ttft_ns"] is not None for row in rows] == known
@@ -113,7 +141,6 @@ def test_the_first_event_of_the_ai_sdks_other_apis_is_no_token(version, known, m
 
 def test_the_first_event_of_langfuses_responses_is_no_token(module_store):
     """Two streams of responses and one of chat. The first two were text completions without tokens and with a TTFT."""
-    replay(module_store, "clients-2026", "langfuse")
     rows = requests(module_store, "service = 'langfuse-apis'")
     assert {(row["engine"], row["operation"], row["status"]) for row in rows} == {("langfuse", "chat", "ok")}
     assert [(row["input_tokens"], row["output_tokens"]) for row in rows] == [(7, 5)] * 3
@@ -139,7 +166,6 @@ RESPONSES = {
 @pytest.mark.parametrize("name", RESPONSES)
 def test_the_first_event_of_a_response_is_no_token(name, module_store):
     """The server accepts a request at once, and its first token comes after 150 ms. The TTFT was 3 ms."""
-    replay(module_store, "clients-2026", f"responses-{name}")
     rows = requests(module_store, f"service = 'responses-{name}'")
     found = [(row["status"], row["error_type"], row["finish_reason"], row["output_tokens"]) for row in rows]
     assert found == RESPONSES[name]
@@ -150,7 +176,6 @@ def test_the_first_event_of_a_response_is_no_token(name, module_store):
 
 def outcomes(store, name):
     """The status, the output tokens and the E2E in tenths of a second of each row of a recording, by start."""
-    replay(store, "clients-2026", name)
     rows = requests(store, f"service = '{name}'")
     return [(row["status"], row["output_tokens"], round(row["e2e_ns"] / CHUNK)) for row in rows]
 
@@ -182,14 +207,12 @@ def test_a_frameworks_call_is_one_row_with_its_outcome(module_store, name, expec
 
 
 def test_the_span_of_the_client_goes_before_that_of_agents(module_store):
-    replay(module_store, "clients-2026", "agents-otel-v2")
     rows = requests(module_store, "service = 'agents-otel-v2'")
     assert [row["engine"] for row in rows] == [*["traceloop"] * 6, "genai", "genai"]
 
 
 def test_the_words_of_semantic_kernel_are_those_of_others(module_store):
     """whole, stream, refused, broke, left, task cancelled. Its span of a stream that was left stays the current one."""
-    replay(module_store, "clients-2026", "semantic-kernel")
     rows = requests(module_store, "service = 'semantic-kernel'")
     assert [(row["status"], row["finish_reason"], row["error_type"]) for row in rows] == [
         ("ok", "stop", ""),
@@ -201,19 +224,16 @@ def test_the_words_of_semantic_kernel_are_those_of_others(module_store):
 
 
 def test_a_usage_of_zeros_is_not_known(module_store):
-    replay(module_store, "clients-2026", "agents-otel-v2-no-usage")
     rows = requests(module_store, "service = 'agents-otel-v2-no-usage'")
     assert [(row["input_tokens"], row["output_tokens"]) for row in rows] == [(7, 5), (None, None)]
 
 
 def test_the_name_of_googles_call_tells_whether_it_streams(module_store):
-    replay(module_store, "clients-2026", "google-genai-openinference")
     whole, stream, *_ = requests(module_store, "service = 'google-genai-openinference'")
     assert (whole["ttft_ns"], stream["ttft_ns"]) == (whole["e2e_ns"], None)
 
 
 def test_spans_that_end_before_their_stream_stay_spans(module_store):
-    replay(module_store, "clients-2026", "llama-index-openinference")
     sql = "SELECT count() FROM spans WHERE service = 'llama-index-openinference' AND name LIKE '%stream_chat'"
     assert module_store.query(sql).result_rows == [(8,)]
 
@@ -227,7 +247,6 @@ def test_spans_that_end_before_their_stream_stay_spans(module_store):
     ],
 )
 def test_a_finish_reason_is_that_of_the_answer(module_store, name, reasons):
-    replay(module_store, "clients-2026", name)
     rows = requests(module_store, f"service = '{name}'")
     assert {status: {row["finish_reason"] for row in rows if row["status"] == status} for status in reasons} == reasons
 
@@ -235,6 +254,5 @@ def test_a_finish_reason_is_that_of_the_answer(module_store, name, reasons):
 def test_calls_of_tools_through_mcp_stay_spans(module_store):
     """Two agents call one tool each. The instrumentations of MCP and of the frameworks tell of the same calls."""
     for name in ("langgraph-traceloop", "agents-traceloop-chat", "pydantic-ai-agent"):
-        replay(module_store, "clients-2026", name)
         sql = f"SELECT count() FROM spans WHERE service = '{name}' AND name IN ('add.tool', 'MCP send tools/call add')"
         assert module_store.query(sql).result_rows[0][0] >= 2

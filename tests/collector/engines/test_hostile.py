@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterable
 from datetime import timedelta
 
 import pytest
@@ -65,28 +66,50 @@ BAD = [
     ["1"],
 ]
 REASONS = ["[", '["length"', '[{"a":1}]', "[1, null]", '["length"]', "length", ["length"], 7, True, "x" * 10_000]
+CONTRADICTED = dict.fromkeys([f"gen_ai.latency.{name}" for name in LATENCIES if name != "e2e"], 0.59)
+QUEUED_S = {"gen_ai.latency.time_in_queue": 0.1}
+BEHIND = [(0.1, 0.7), (0.7, 0.8), (0.1, 1e6)]
+"""Seconds in the queue and to the first token, of which one is behind the end of a request of 0.6 s."""
+ENGINES_WITH_E2E, WITH_REASONS = ("vllm", "tensorrt_llm"), ("sglang", "tensorrt_llm", "genai")
+GIVEN: dict[str, tuple[Iterable[str], list[dict]]] = {
+    "bad numbers": (MAPPINGS, [dict.fromkeys(NUMBERS, value) for value in BAD]),
+    "late ends": (ENGINES_WITH_E2E, [{"gen_ai.latency.e2e": seconds} | QUEUED_S for seconds in (1.61, 86400.0, 1e7)]),
+    "behind": (
+        ("tensorrt_llm",),
+        [
+            {"gen_ai.latency.e2e": 0.6, "gen_ai.latency.time_in_queue": q, "gen_ai.latency.time_to_first_token": t}
+            for q, t in BEHIND
+        ],
+    ),
+    "reasons": (WITH_REASONS, [{"gen_ai.response.finish_reasons": reason} | QUEUED_S for reason in REASONS]),
+    "contradicted": (MAPPINGS, [CONTRADICTED | {"ttft_ms": "9999", "gen_ai.usage.completion_tokens": 5}]),
+}
+"""What the tests are about, by a name: mappings, and the attributes of spans that each of them gets."""
 TRACE = itertools.count(1)
 
 
-def insert(store, mapping, *many):
-    """Insert one span for each of the given attributes, of which every key comes twice; return their rows in order."""
-    scope, name, own = MAPPINGS[mapping]
-    request, traces = (
-        Request(scope=scope),
-        [next(TRACE) for _ in many],
-    )  # half of a trace id is zeros, as SGLang sends it
-    for trace, attributes in zip(traces, many, strict=True):
-        added = request.span(name, trace=trace, ns=E2E_NS, kind=2, attributes=own | attributes)
-        for key, value in attributes.items():
-            added.attributes.add(key=key).value.string_value = value if isinstance(value, str) else "again"
-    insert_otlp(store, TRACES, request.body(), f"hostile-{mapping}-{traces[0]}")
-    join(store)
-    ids = ", ".join(f"unhex('{trace:032x}')" for trace in traces)
-    sql = f"SELECT * FROM requests WHERE trace_id IN ({ids})"
-    rows = {int.from_bytes(row["trace_id"], "big"): row for row in store.query(sql).named_results()}
-    assert rows.keys() == set(traces)
-    assert {row["engine"] for row in rows.values()} == {mapping}
-    return [rows[trace] for trace in traces]
+@pytest.fixture(scope="module")
+def inserted(engine_store):
+    """Insert all of GIVEN in one segment, every key of a span twice: rows in order by `inserted[what, mapping]`."""
+    traces, bodies = {}, []
+    for what, (mappings, many) in GIVEN.items():
+        for mapping in mappings:
+            scope, name, own = MAPPINGS[mapping]
+            request, of_one = Request(scope=scope), [next(TRACE) for _ in many]  # half of SGLang's trace ids is zeros
+            for trace, attributes in zip(of_one, many, strict=True):
+                added = request.span(name, trace=trace, ns=E2E_NS, kind=2, attributes=own | attributes)
+                for key, value in attributes.items():
+                    added.attributes.add(key=key).value.string_value = value if isinstance(value, str) else "again"
+            traces[what, mapping] = of_one
+            bodies.append(request.body())
+    insert_otlp(engine_store, TRACES, b"".join(bodies), "hostile")
+    join(engine_store)
+    named = engine_store.query("SELECT * FROM requests").named_results()
+    rows = {int.from_bytes(row["trace_id"], "big"): row for row in named}
+    assert rows.keys() == {trace for of_one in traces.values() for trace in of_one}
+    found = {key: [rows[trace] for trace in of_one] for key, of_one in traces.items()}
+    assert all({row["engine"] for row in of_one} == {mapping} for (_, mapping), of_one in found.items())
+    return found
 
 
 def assert_honest(row):
@@ -99,9 +122,8 @@ def assert_honest(row):
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
-def test_a_number_that_is_none_is_not_known(engine_store, mapping):
-    rows = insert(engine_store, mapping, *(dict.fromkeys(NUMBERS, value) for value in BAD))
-    for value, row in zip(BAD, rows, strict=True):
+def test_a_number_that_is_none_is_not_known(inserted, mapping):
+    for value, row in zip(BAD, inserted["bad numbers", mapping], strict=True):
         assert_honest(row)
         if value is not True:
             assert (row["input_tokens"], row["output_tokens"], row["cached_tokens"]) == (None, None, None), value
@@ -109,35 +131,30 @@ def test_a_number_that_is_none_is_not_known(engine_store, mapping):
             assert row["e2e_ns"] == E2E_NS, value
 
 
-@pytest.mark.parametrize("mapping", ["vllm", "tensorrt_llm"])
-def test_a_request_does_not_end_long_after_its_span(engine_store, mapping):
-    given = [{"gen_ai.latency.e2e": seconds, "gen_ai.latency.time_in_queue": 0.1} for seconds in (1.61, 86400.0, 1e7)]
-    rows = insert(engine_store, mapping, *given)
+@pytest.mark.parametrize("mapping", ENGINES_WITH_E2E)
+def test_a_request_does_not_end_long_after_its_span(inserted, mapping):
+    rows = inserted["late ends", mapping]
     assert {row["e2e_ns"] for row in rows} == {E2E_NS}
     assert {row["end"] - row["start"] for row in rows} == {timedelta(microseconds=E2E_NS // 1000)}
 
 
-@pytest.mark.parametrize(("queue_s", "ttft_s"), [(0.1, 0.7), (0.7, 0.8), (0.1, 1e6)])
-def test_phases_are_not_known_when_one_ends_behind_the_request(engine_store, queue_s, ttft_s):
-    times = {"e2e": 0.6, "time_in_queue": queue_s, "time_to_first_token": ttft_s}
-    said = {f"gen_ai.latency.{name}": seconds for name, seconds in times.items()}
-    (row,) = insert(engine_store, "tensorrt_llm", said)
+@pytest.mark.parametrize("case", range(len(BEHIND)), ids=[f"{q}-{t}" for q, t in BEHIND])
+def test_phases_are_not_known_when_one_ends_behind_the_request(inserted, case):
+    row = inserted["behind", "tensorrt_llm"][case]
     assert [row[f"{name}_ns"] for name in ("ttft", "queue", "prefill", "decode", "kv_transfer")] == [None] * 5
 
 
-@pytest.mark.parametrize("mapping", ["sglang", "tensorrt_llm", "genai"])
-def test_a_finish_reason_of_any_shape_is_read_or_empty(engine_store, mapping):
-    given = [{"gen_ai.response.finish_reasons": reason, "gen_ai.latency.time_in_queue": 0.1} for reason in REASONS]
-    rows = insert(engine_store, mapping, *given)
+@pytest.mark.parametrize("mapping", WITH_REASONS)
+def test_a_finish_reason_of_any_shape_is_read_or_empty(inserted, mapping):
+    rows = inserted["reasons", mapping]
     known = ("length", "length", "length", "x" * 64)
     assert [row["finish_reason"] for row in rows if row["finish_reason"]] == list(known)
     assert {row["status"] for row in rows} == {"ok"}
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
-def test_times_that_contradict_each_other_stay_within_the_request(engine_store, mapping):
-    seconds = dict.fromkeys([f"gen_ai.latency.{name}" for name in LATENCIES if name != "e2e"], 0.59)
-    (row,) = insert(engine_store, mapping, seconds | {"ttft_ms": "9999", "gen_ai.usage.completion_tokens": 5})
+def test_times_that_contradict_each_other_stay_within_the_request(inserted, engine_store, mapping):
+    (row,) = inserted["contradicted", mapping]
     assert_honest(row)
     sql = "SELECT sum(duration_ns) FROM phases WHERE trace_id = unhex({trace:String})"
     ((total,),) = engine_store.query(sql, {"trace": row["trace_id"].hex()}).result_rows
