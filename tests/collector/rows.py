@@ -121,20 +121,23 @@ class Rows:
         return row
 
     def insert(self, table, rows):
-        columns = list(rows[0])
-        self.store.put(table, columns, [[_native(name, row[name]) for name in columns] for row in rows])
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        native = [list(map(_NATIVE[name], column)) if name in _NATIVE else column for name, column in columns.items()]
+        self.store.put(table, columns, zip(*native, strict=True))
 
 
-def _native(name, value):
-    """clickhouse-connect takes integers for times, in the column's own unit, so that nanoseconds survive."""
-    match name:
-        case "trace_id" | "span_id" | "request_span_id" if isinstance(value, str):
-            return bytes.fromhex(value)
-        case "minute":
-            return value // SECOND // 60 * 60
-        case "ingested_at":
-            return value // 1_000_000
-    return value
+def _id(value):
+    return bytes.fromhex(value) if isinstance(value, str) else value
+
+
+_NATIVE = {
+    "trace_id": _id,
+    "span_id": _id,
+    "request_span_id": _id,
+    "minute": lambda ns: ns // SECOND // 60 * 60,
+    "ingested_at": lambda ns: ns // 1_000_000,
+}
+"""clickhouse-connect takes integers for times, in the column's own unit, so that nanoseconds survive."""
 
 
 def _ended(request):
