@@ -23,6 +23,7 @@ BENCHMARKS = (
     "engine_quality",
     "engine_pressure",
     "alerts_simulation",
+    "chance",
     "alerts_cost",
     "alerts",
 )
