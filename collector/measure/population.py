@@ -12,7 +12,6 @@ With one SLO of two thresholds, and buckets of a time series as bands, one reque
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -23,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.measure.in_flight import InFlight
-from collector.measure.slices import Slice
+from collector.measure.slices import Arrays, Slice
 from collector.query.queries import Queries
 from collector.slo.cells import Cells
 from collector.slo.counts import Number
@@ -148,28 +147,29 @@ def read_ended(
     }
     always = {"cell": cells.cell, "tenant_group": _ALL_TOGETHER if group is None else group, "others": others}
 
-    def read(numbers: Mapping[str, Fragment]) -> dict[str, list[Any]]:
-        columns: dict[str, list[Any]] = defaultdict(list)
-        for one in parts:
-            fragments = {**always, **numbers, "by": one.band}
-            for name, values in one.columns(queries, "cells", fragments, matching).items():
-                columns[name] += values
-        return columns
+    def read(numbers: Mapping[str, Fragment]) -> list[Arrays]:
+        found = (one.packed(queries, "cells", {**always, **numbers, "by": one.band}, matching) for one in parts)
+        return [columns for columns in found if columns]
 
     found = read(counted)
-    sampled = any(found["sampled"])
+    sampled = any(columns["sampled"].any() for columns in found)
     found = read(weighed) if sampled else found
-    different, cell = np.unique(np.array(found["cell"], np.uint64), return_inverse=True)
+
+    def column(name: str, kind: npt.DTypeLike) -> npt.NDArray[Any]:
+        parts = [columns[name].ravel() for columns in found]
+        return np.concatenate([np.empty(0, kind), *parts], dtype=kind, casting="unsafe")
+
+    different, cell = np.unique(column("cell", np.uint64), return_inverse=True)
     return Population(
         judged=cells.judged(different),
         cell=cell,
-        band=np.array(found["band"], np.int64),
-        group=np.array(found["tenant_group"], object),
-        n=np.array(found["n"], np.float64),
-        variance=np.array(found["variance"], np.float64),
-        of_sampled=np.array(found["sampled"], np.float64),
-        sums=dict(zip(sums, np.array(found["sums"], np.float64).reshape(-1, len(sums) or 1).T, strict=False)),
-        others=found["others"],
+        band=column("band", np.int64),
+        group=column("tenant_group", object),
+        n=column("n", np.float64),
+        variance=column("variance", np.float64),
+        of_sampled=column("sampled", np.float64),
+        sums=dict(zip(sums, column("sums", np.float64).reshape(-1, len(sums) or 1).T, strict=False)),
+        others=[one for columns in found for one in columns["others"].tolist()],
         sampled=sampled,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -14,15 +14,13 @@ import numpy.typing as npt
 from collector.measure.population import Floats, Population
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
-from collector.slo.judged import Bools, Outcomes
+from collector.slo.judged import Bools, Ints, Outcomes
 from collector.slo.model import Slo
 
 UNJUDGED: Final = ("unselected", "excused", "undetermined")
 """Ended requests that are not in the denominator of attainment."""
 WITH_VARIANCE: Final = ("total", "good", *UNJUDGED)
 Places = npt.NDArray[np.intp]
-_NOTHING: Final = np.empty(0, np.intp)
-_ALL: Final = slice(None)
 
 Windows = dict[int, tuple[Counts, Errors | None]]
 """Counts by the length of their window, in nanoseconds."""
@@ -57,54 +55,85 @@ def number_of(requests: Bools) -> int:
     return int(np.count_nonzero(requests))
 
 
+@dataclass(frozen=True)
+class _Totals:
+    """How many requests of each of these different cells are in each window: a row for each cell, the shortest window
+    first. A window holds its band and all before: cell 4 with 5, 2 and 7 requests in bands 1, 2 and 2 has [5, 14].
+    """
+
+    cells: Ints
+    """Places among the population's different cells."""
+    n: Floats
+    variance: Floats
+    of_sampled: Floats
+
+    @classmethod
+    def of(cls, population: Population, places: Places | slice, windows: int) -> _Totals:
+        """The totals of the cells at these places. The band behind the last window has requests that are in none."""
+        cells, place = np.unique(population.cell[places], return_inverse=True)
+        bands = windows + 1
+        at = place * bands + population.band[places] - 1
+
+        def up_to_each(values: Floats) -> Floats:
+            by_band = np.bincount(at, values[places], len(cells) * bands)
+            return by_band.reshape(-1, bands)[:, :windows].cumsum(axis=1)
+
+        return cls(cells, *map(up_to_each, (population.n, population.variance, population.of_sampled)))
+
+    def having(self, flag: Bools) -> Bools:
+        """Which of the cells have a flag."""
+        return flag[self.cells]
+
+
 class Summing:
-    """Adds the cells of all bands within a window: cells 5, 2 and 7 in bands 1, 2 and 2 are [5, 14] by window."""
+    """Adds the requests of many SLOs over windows, each of which holds the shorter ones."""
 
     def __init__(self, population: Population, ends: Sequence[int]) -> None:
         self._population = population
         self._kind = np.float64 if population.sampled else np.int64
         self._places = {length: i for i, length in enumerate(ends)}
+        self._of_all = _Totals.of(population, slice(None), len(ends))
 
     @cached_property
-    def _of_tenants(self) -> dict[str, Places]:
-        """The places of each tenant's cells. To look for one tenant among all cells took a second with 200 of them."""
-        return _places_of(self._population.group)
-
-    def _up_to_each(
-        self, flags: Bools, values: Floats, kind: type[np.int64 | np.float64], cells: Places | slice
-    ) -> list[Number]:
-        """The sums of these cells over the windows, the shortest first: each holds its band and all before."""
-        by_band = np.bincount(self._population.band[cells] - 1, flags[cells] * values[cells], len(self._places))
-        found: list[Number] = by_band.cumsum().astype(kind).tolist()
-        return found[: len(self._places)]
+    def _of_tenants(self) -> dict[str, _Totals]:
+        """Of each tenant. To look for one tenant among all cells took a second with 200 of them."""
+        places = _places_of(self._population.group)
+        return {tenant: _Totals.of(self._population, some, len(self._places)) for tenant, some in places.items()}
 
     def total(self) -> list[Number]:
         """The requests in each window, the shortest first."""
-        n = self._population.n
-        return self._up_to_each(np.ones(len(n), bool), n, self._kind, _ALL)
+        found: list[Number] = self._of_all.n.sum(axis=0).astype(self._kind).tolist()
+        return found
 
     def of(self, number: int, slo: Slo, lengths: Sequence[int], asked: Sequence[str] | None = None) -> SloCounts:
         """The counts of the SLO with this place among the SLOs, and of the tenants that are asked for."""
-        outcomes = self._population.judged.outcomes(number).at(self._population.cell)
-        windows = self._windows(outcomes, lengths, _ALL)
+        outcomes = self._population.judged.outcomes(number)
+        windows = self._windows(outcomes, lengths, self._of_all)
         if not slo.group_by:
             return SloCounts(windows, {})
-        ended, chosen = outcomes.total * self._population.n, outcomes.selected
-        tenants = {tenant: cells for tenant, cells in self._of_tenants.items() if chosen[cells].any()}
+        tenants = {name: one for name, one in self._of_tenants.items() if one.having(outcomes.selected).any()}
         if asked is None:
-            sizes = Counter({tenant: ended[cells].sum() for tenant, cells in tenants.items()})
-            asked = [tenant for tenant, _ in sizes.most_common(slo.most_groups)]
-        by_tenant = {t: self._windows(outcomes, lengths, tenants.get(t, _NOTHING)) for t in sorted(asked)}
+            sizes = Counter({name: one.n[one.having(outcomes.total), -1].sum() for name, one in tenants.items()})
+            asked = [name for name, _ in sizes.most_common(slo.most_groups)]
+        by_tenant = {name: self._windows(outcomes, lengths, tenants.get(name, self._nothing)) for name in sorted(asked)}
         return SloCounts(windows, by_tenant, len(tenants))
 
-    def _windows(self, outcomes: Outcomes, lengths: Sequence[int], cells: Places | slice) -> Windows:
+    @cached_property
+    def _nothing(self) -> _Totals:
+        return _Totals.of(self._population, slice(0), len(self._places))
+
+    def _windows(self, outcomes: Outcomes, lengths: Sequence[int], totals: _Totals) -> Windows:
         """The counts of these cells, by the length of their window."""
-        flags, population = outcomes.items(), self._population
-        sums = {name: self._up_to_each(flag, population.n, self._kind, cells) for name, flag in flags.items()}
-        if population.sampled:
-            for name in WITH_VARIANCE:
-                sums[f"{name}_variance"] = self._up_to_each(flags[name], population.variance, np.float64, cells)
-        sampled = self._up_to_each(outcomes.total, population.of_sampled, np.int64, cells)
+
+        def summed(names: Iterable[str], values: Floats) -> dict[str, list[float]]:
+            flags = np.array([totals.having(getattr(outcomes, name)) for name in names], np.float64)
+            return dict(zip(names, (flags @ values).tolist(), strict=True))
+
+        sums = summed(outcomes.items(), totals.n)
+        if self._population.sampled:
+            variances = summed(WITH_VARIANCE, totals.variance)
+            sums |= {f"{name}_variance": values for name, values in variances.items()}
+        (sampled,) = summed(["total"], totals.of_sampled).values()
         windows: Windows = {}
         for length in lengths:
             place = self._places[length]

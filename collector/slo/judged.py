@@ -74,10 +74,6 @@ class Outcomes:
         """The flags by name."""
         return vars(self)
 
-    def at(self, places: Ints) -> Outcomes:
-        """The flags of the cells at these places."""
-        return Outcomes(**{name: flags[places] for name, flags in self.items().items()})
-
 
 class Judged:
     """Cells with the judgement of each SLO."""

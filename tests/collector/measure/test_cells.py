@@ -281,6 +281,22 @@ def test_an_slo_whose_only_request_is_under_way_or_lost_has_no_warning(evaluate,
     assert [found[name].warning is None for name in ("s0", "s1", "s2")] == [True, True, False]
 
 
+@pytest.mark.parametrize(("ago", "burns"), [("2d", True), ("4d", False), ("29d", False)])
+@pytest.mark.parametrize("groups", [{}, {"group_by": ["tenant"]}])
+def test_a_request_that_was_lost_before_the_longest_window_of_a_rule_burns_nothing(evaluate, rows, ago, burns, groups):
+    rows.requests([{"tenant": "a", "ended": NOW - 5 * SECOND}, {"tenant": "b", "e2e": 120 * SECOND}])
+    began = NOW - parse_duration(ago)
+    rows.open(start=began, seen=began + SECOND, tenant="a")
+    slo = evaluate([groups])["s0"]
+    assert (slo.requests.lost, slo.requests.tally.bad) == (1, 2)
+    longest = max(slo.burn, key=lambda burn: burn.long_s)
+    assert longest.long_s == 3 * 86400
+    assert longest.long_burn == pytest.approx((2 / 3 if burns else 1 / 2) / 0.1)
+    for tenant, bad in zip(slo.groups, [1 / 2 if burns else 0, 1], strict=False):
+        burn = max(tenant.burn, key=lambda burn: burn.long_s)
+        assert burn.long_burn == pytest.approx(bad / 0.1), tenant.tenant
+
+
 def test_an_slo_that_can_judge_one_of_its_requests_has_no_warning(evaluate, rows):
     rows.requests([{"ttft_ns": None}] * 5 + [{"ttft_ns": 1}])
     assert evaluate([{"thresholds": {"ttft": "1s"}}])["s0"].warning is None

@@ -1,6 +1,7 @@
 """Counts of ended requests over many days, by any thresholds, equal those of a loop over all rows."""
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -121,6 +122,28 @@ def test_a_band_holds_what_ended_in_it_however_the_days_lie(stored, ages_ns, end
         assert row["n"] == len(inside), band
         known = [r["output_tokens"] for r in inside if r["output_tokens"] is not None]
         assert row["tokens"] == (sum(known) if known else None)
+
+
+@pytest.mark.parametrize("others", ["0", "count()"])
+def test_cells_of_many_buckets_take_little_memory(stored, others, monkeypatch):
+    """Forty SLOs have 500 cells in a bucket. A series of thirty days pushed out what other answers had remembered."""
+    sizes, remembered = [], Queries.remembered
+
+    def measured(self, question, reads, answer, size, *now):
+        found = remembered(self, question, reads, answer, size, *now)
+        sizes.append(size(found))
+        return found
+
+    monkeypatch.setattr(Queries, "remembered", measured)
+    queries, made = stored
+    bucket = Fragment("toUnixTimestamp64Nano(end)")
+    parts = [replace(one, band=bucket) for one in slices([NOW, NOW - 9 * DAY])]
+    sums = {"tokens": "output_tokens"} if others == "0" else {}
+    ended = read_ended(queries, TRUE, Cells([]), parts, sums=sums, others=Fragment(others))
+    assert len(ended.n) > 700
+    assert len(ended.others) == len(ended.n)
+    assert sum(sizes) < 40 * len(ended.n)
+    assert sorted(ended.band.tolist()) == sorted(row["end"] for row in made if NOW - 9 * DAY <= row["end"] < NOW)
 
 
 def test_whole_days_are_read_by_partition_and_the_rest_by_time():

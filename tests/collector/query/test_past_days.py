@@ -178,7 +178,15 @@ class TestVersionsOfHours:
 
 @pytest.mark.parametrize(
     ("values", "kind"),
-    [([0, 255], "u1"), ([0.0, 256.0], "u2"), ([0.5, 1.0], "f8"), ([-1.0, 2.0], "f8"), ([2.0**40], "u8"), ([], "f8")],
+    [
+        ([0, 255], "u1"),
+        ([0.0, 256.0], "u2"),
+        ([0.5, 1.0], "f8"),
+        ([-1.0, 2.0], "f8"),
+        ([2.0**40], "u8"),
+        ([1e30], "f8"),
+        ([], "f8"),
+    ],
 )
 def test_numbers_are_kept_in_few_bytes_and_stay_the_same(values, kind):
     found = narrow(np.array(values))
