@@ -56,6 +56,23 @@ def test_a_file_that_is_no_backup_is_named_with_the_way_to_make_one(tmp_path, co
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_the_files_that_were_packed_are_unpacked_byte_by_byte(tmp_path):
+    content = {"settings/x": b"one", "settings/empty": b"", "settings/large": bytes(range(256)) * 9000}
+    sources = []
+    for number, (name, data) in enumerate(content.items()):
+        sources.append((name, tmp_path / str(number)))
+        sources[-1][1].write_bytes(data)
+    archive, folder = tmp_path / "b.tar", tmp_path / "new"
+    empty = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
+    archive.write_bytes(b"".join(pack(sources, empty)))
+    folder.mkdir()
+    found = unpack(archive, folder)
+    assert {name: file.size for name, file in found.files.items()} == {
+        name: len(data) for name, data in content.items()
+    }
+    assert {name: (folder / name).read_bytes() for name in content} == content
+
+
 def test_nothing_comes_behind_the_manifest(tmp_path):
     empty = Manifest(format=1, made="", until="", clickhouse="", tables={}, files={})
     once = b"".join(pack([], empty)).removesuffix(bytes(2 * tarfile.BLOCKSIZE))
