@@ -170,35 +170,48 @@ def test_nothing_is_left_unclaimed(engine_store, runs):
     assert engine_store.query("SELECT name, count() FROM spans GROUP BY name").result_rows == []
 
 
-@pytest.mark.parametrize(
-    ("payload", "requests"),
-    [
-        ("no JSON", 0),
-        ("{}", 0),
-        (json.dumps({"request": {"total_time_ms": "1e400", "ttft_ms": 5, "output_tokens": 7}}), 0),
-        (json.dumps({"request": {"total_time_ms": -1, "ttft_ms": 5, "output_tokens": 7}}), 0),
-        (json.dumps({"request": {"total_time_ms": 1e12, "ttft_ms": -1, "worker": "x"}}), 0),
-        (json.dumps({"request": {"total_time_ms": 1e300}}), 0),
-        (json.dumps({"request": "x" * 1000}), 0),
-        (json.dumps({"request": {"total_time_ms": 9, "ttft_ms": [1], "output_tokens": -1, "input_tokens": 1e300}}), 1),
-        (json.dumps({"request": {"total_time_ms": 9, "ttft_ms": 10, "worker": "x"}}), 1),
-    ],
-)
-def test_a_hostile_log_record_neither_fails_nor_lies(engine_store, payload, requests):
+PAYLOADS = [
+    ("no JSON", 0),
+    ("{}", 0),
+    (json.dumps({"request": {"total_time_ms": "1e400", "ttft_ms": 5, "output_tokens": 7}}), 0),
+    (json.dumps({"request": {"total_time_ms": -1, "ttft_ms": 5, "output_tokens": 7}}), 0),
+    (json.dumps({"request": {"total_time_ms": 1e12, "ttft_ms": -1, "worker": "x"}}), 0),
+    (json.dumps({"request": {"total_time_ms": 1e300}}), 0),
+    (json.dumps({"request": "x" * 1000}), 0),
+    (json.dumps({"request": {"total_time_ms": 9, "ttft_ms": [1], "output_tokens": -1, "input_tokens": 1e300}}), 1),
+    (json.dumps({"request": {"total_time_ms": 9, "ttft_ms": 10, "worker": "x"}}), 1),
+]
+"""Payloads of log records, and how many requests each is."""
+
+
+@pytest.fixture(scope="module")
+def hostile(engine_store):
+    """Insert each payload with three ids, of which the first is its own and one that names a trace: the rows of all."""
     for table in ("requests", "held_requests", "held_spans", "joined_segments"):
         engine_store.client().command(f"TRUNCATE TABLE {table}")
     message = ExportLogsServiceRequest()
     scoped = message.resource_logs.add().scope_logs.add()
     scoped.scope.name = "dynamo.request_trace"
-    for rid in ("00000000-0000-4000-8000-000000000001", "no uuid", "00000000-0000-0000-0000-000000000000"):
-        record = scoped.log_records.add(time_unix_nano=1_795_000_000_000_000_000)
-        for key, value in {"event_type": "request_end", "rid": rid, "payload": payload}.items():
-            record.attributes.add(key=key).value.string_value = value
-            record.attributes.add(key=key).value.string_value = "again"
-    insert_otlp(engine_store, LOGS, message.SerializeToString(), f"hostile-{hash(payload)}")
+    for n, (payload, _) in enumerate(PAYLOADS):
+        for rid in (f"00000000-0000-4000-8000-{n:012x}", "no uuid", "00000000-0000-0000-0000-000000000000"):
+            record = scoped.log_records.add(time_unix_nano=1_795_000_000_000_000_000)
+            for key, value in {"event_type": "request_end", "rid": rid, "payload": payload}.items():
+                record.attributes.add(key=key).value.string_value = value
+                record.attributes.add(key=key).value.string_value = "again"
+    insert_otlp(engine_store, LOGS, message.SerializeToString(), "hostile")
     join(engine_store)
-    found = [*rows_of(engine_store).values()]
-    assert len(found) == requests, "an E2E that is not known is not 0"
+    return requests(engine_store)
+
+
+def test_hostile_log_records_are_the_requests_of_good_ids_alone(hostile):
+    traces = {bytes.fromhex(f"00000000000040008000{n:012x}") for n in range(len(PAYLOADS))}
+    assert {row["trace_id"] for row in hostile} <= traces
+
+
+@pytest.mark.parametrize("n", range(len(PAYLOADS)))
+def test_a_hostile_log_record_neither_fails_nor_lies(hostile, n):
+    found = [row for row in hostile if row["trace_id"].hex() == f"00000000000040008000{n:012x}"]
+    assert len(found) == PAYLOADS[n][1], "an E2E that is not known is not 0"
     assert {(*tokens_of(row), row["ttft_ns"]) for row in found} <= {(None, None, None)}
 
 
