@@ -84,8 +84,12 @@ def culprits(case: Case, reference: StepModel | None) -> dict[str, int]:
         if not times or max(times.values()) < 5 * MS:
             continue
         total += 1
-        worst = culprits_of(victim, *case.faulty.tables, reference=reference)
-        named += bool(worst) and times.get(worst[0].row, 0.0) >= 0.95 * max(times.values())
+        found: dict[int, float] = defaultdict(float)
+        for culprits in culprits_of(victim, *case.faulty.tables, reference=reference).values():
+            for one in culprits:
+                found[one.row] += one.time_ns
+        worst = max(found, key=lambda row: found[row], default=-1)
+        named += times.get(worst, 0.0) >= 0.95 * max(times.values())
     return {"victims": total, "named": named}
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from collector.causes.columns import Columns, added, traffic
-from collector.causes.judge import judged
+from collector.causes.columns import Bools, Columns, Floats, added, traffic
+from collector.causes.judge import Judged, judged
 from collector.causes.model import StepModel
 from collector.causes.split import COMPONENTS
+from collector.causes.waits import step_end
+
+Delay = tuple[Literal["others_prompts", "wait_tokens"], Literal["ttft", "rest"]]
+"""A cause that is the prompts of others, before the first token or after it."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +39,45 @@ def culprits_of(
     *,
     kv_events: Columns | None = None,
     reference: StepModel | None = None,
-) -> list[Culprit]:
-    """The culprits of the request in the row `victim`, the worst first.
+) -> dict[Delay, list[Culprit]]:
+    """The culprits of the request in the row `victim` by cause, the worst first. A cause without one is left out.
 
     The other arguments are those of `explain_process`, for all requests that overlap the victim. Empty where no law
     holds for the steps, since nothing is blamed without proof. Their times add up to its `others_prompts`, and to what
-    prompts have of its `wait_tokens`.
+    prompts have of its `wait_tokens` while it waited for nothing else.
     """
-    case = judged(traffic(requests, phases, steps, kv_events or {}), reference)
-    phases_of_it = np.flatnonzero(case.found.phases.request == victim)
-    there = phases_of_it[np.isin(case.found.phases.name[phases_of_it], ("queued", "prefill", "decode"))]
-    start, end = case.found.phases.start[there], case.found.phases.end[there]
+    only = np.arange(len(np.asarray(requests["key"]))) == victim
+    case = judged(traffic({**requests, "wanted": only}, phases, steps, kv_events or {}), reference)
+    if case.model is None or not len(case.steps):
+        return {}
+    found = {delay: _within(case, victim, *times) for delay, times in _times(case).items()}
+    return {delay: culprits for delay, culprits in found.items() if culprits}
+
+
+def _times(case: Judged) -> dict[Delay, tuple[Floats, Floats]]:
+    """When the prompts of others count for which cause: in a queue, for its own only behind the step that ran then."""
+    pieces = case.found.pieces
+    queued = pieces.name == "queued"
+    seen = np.where(queued, np.minimum(step_end(case.steps, pieces.start), pieces.end), pieces.end)
+    running = np.isin(pieces.name, ("queued", "prefill", "decode"))
+
+    def of(chosen: Bools, start: Floats, end: Floats) -> tuple[Floats, Floats]:
+        return start[chosen], end[chosen]
+
+    return {
+        ("others_prompts", "ttft"): of(running & ~pieces.after, pieces.start, seen),
+        ("others_prompts", "rest"): of(running & pieces.after, pieces.start, seen),
+        ("wait_tokens", "ttft"): of(queued & ~pieces.after, seen, pieces.end),
+        ("wait_tokens", "rest"): of(queued & pieces.after, seen, pieces.end),
+    }
+
+
+def _within(case: Judged, victim: int, start: Floats, end: Floats) -> list[Culprit]:
     chunks = case.done.chunks
     first, last = case.steps.start[chunks.step], case.steps.end[chunks.step]
-    beside = sum(
-        (
-            np.clip(np.minimum(last, until) - np.maximum(first, since), 0, None)
-            for since, until in zip(start, end, strict=True)
-        ),
-        np.zeros(len(first)),
-    )
+    beside = np.zeros(len(first))
+    for since, until in zip(start, end, strict=True):
+        beside += np.clip(np.minimum(last, until) - np.maximum(first, since), 0, None)
     prompt = case.components[chunks.step, COMPONENTS.index("prompt")]
     time = prompt * case.shares * beside / np.maximum(last - first, 1)
     row = case.found.phases.request[chunks.phase]

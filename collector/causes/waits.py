@@ -32,7 +32,7 @@ def waited(case: Judged, pieces: Pieces, limits: Limits, queued: Ints) -> tuple[
         return end - waits.sum(1), waits
     if not len(steps):
         return end, np.zeros((len(queued), len(WAITS)))
-    seen = np.minimum(_step_end(steps, start), end)
+    seen = np.minimum(step_end(steps, start), end)
     reasons = _reasons(case, limits)
     sums = RunningSums(steps, reasons * steps.duration[:, None], reasons * _gaps(steps)[:, None])
     return seen, sums.between(seen, end)
@@ -53,7 +53,7 @@ def _before_preemptions(requests: Requests, pieces: Pieces) -> Floats:
     return waits
 
 
-def _step_end(steps: Steps, time: Floats) -> Floats:
+def step_end(steps: Steps, time: Floats) -> Floats:
     """The end of the step that runs at a time; the time itself between steps."""
     step = np.searchsorted(steps.start, time, "right") - 1
     end = steps.end[np.maximum(step, 0)]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from collector.causes.learn import learn
 from collector.causes.model import StepModel
-from collector.explainer.reading import SECOND_NS, SETTINGS, Process, happened
+from collector.explainer.reading import SECOND_NS, SETTINGS, Asked, Process, happened
 from collector.query.template import render
 from collector.store.store import Store
 
@@ -39,7 +39,7 @@ class Stored:
 class References:
     """The models that judge the steps of processes after a time: of the process itself, else of its service."""
 
-    def __init__(self, store: Store, services: Iterable[str], before_s: int) -> None:
+    def __init__(self, store: Asked, services: Iterable[str], before_s: int) -> None:
         """Reads the models that were learned from periods before the one of `before_s`. Raises the store's errors."""
         self._of_process: dict[int, tuple[str, Stored]] = {}
         self._of_service: dict[tuple[str, str], Stored] = {}
@@ -132,6 +132,6 @@ class Learner:
             self._store.client().insert("step_models", [[one[name] for name in names] for one in learned], names)
 
 
-def _rows(store: Store, name: str, parameters: dict[str, Any]) -> Iterable[dict[str, Any]]:
+def _rows(store: Asked, name: str, parameters: dict[str, Any]) -> Iterable[dict[str, Any]]:
     found = store.query(render(f"explain/{name}", {}), parameters, SETTINGS)
     return (dict(zip(found.column_names, row, strict=True)) for row in found.result_rows)

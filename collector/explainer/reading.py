@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
+from clickhouse_connect.driver.query import QueryResult
 from numpy.typing import NDArray
 
 from collector.causes.columns import Columns, Limits
 from collector.query.template import render
 from collector.store.insert import behind_inserts
-from collector.store.store import Store
 from tokentrail.semconv import Phase
 
 SECOND_NS: Final = 1_000_000_000
@@ -22,6 +22,10 @@ _MOST_ROWS: Final = 1_000_000
 """Of one answer: 100 MB of steps."""
 _MOST_PROCESS_NS: Final = 3600 * SECOND_NS
 """Processes are read together while their windows are no longer than this in all."""
+_ENOUGH_REQUESTS: Final = 300
+"""Where no model judges a process, so many requests are looked at, of its last ten minutes."""
+_MOST_MORE_NS: Final = 600 * SECOND_NS
+_LEAST_NS: Final = 10 * SECOND_NS
 _PHASES: Final = np.array(["", *Phase])
 
 _NUMBER: Final = "<f8"
@@ -49,6 +53,16 @@ _STEPS: Final = np.dtype(
 )  # fmt: skip
 
 
+class Asked(Protocol):
+    """What answers SQL: the store, or the queries of one answer of the API, with the limits of its caller."""
+
+    def query(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> QueryResult:
+        """Run one statement."""
+
+    def binary(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> bytes:
+        """Run one statement, for rows in ClickHouse's RowBinary format."""
+
+
 class Process(NamedTuple):
     """An engine process, and the time of it that is read: from `low_ns` to `high_ns`, unix ns."""
 
@@ -70,13 +84,21 @@ class Happened:
     limits: Limits
 
 
-def happened(store: Store, processes: Sequence[Process]) -> Iterator[tuple[Process, Happened]]:
+def happened(store: Asked, processes: Sequence[Process]) -> Iterator[tuple[Process, Happened]]:
     """Read what happened in each process, of many processes at a time. A window is cut at its begin if it is too long.
 
     Raises the store's errors.
     """
     for batch in _batches(processes):
         yield from _read(store, batch)
+
+
+def with_more(process: Process, requests: int) -> Process:
+    """A window that begins so early that it has enough requests for a law of its own, at the rate of these."""
+    length_ns = max(process.high_ns - process.low_ns, _LEAST_NS)
+    missing = max(_ENOUGH_REQUESTS - requests, 0)
+    more_ns = min(length_ns * missing // requests, _MOST_MORE_NS)
+    return process._replace(low_ns=process.low_ns - more_ns)
 
 
 def _batches(processes: Sequence[Process]) -> Iterator[list[Process]]:
@@ -93,7 +115,7 @@ def _batches(processes: Sequence[Process]) -> Iterator[list[Process]]:
         yield batch
 
 
-def _read(store: Store, batch: Sequence[Process]) -> Iterator[tuple[Process, Happened]]:
+def _read(store: Asked, batch: Sequence[Process]) -> Iterator[tuple[Process, Happened]]:
     parameters = {
         "processes": [process.key for process in batch],
         "names": sorted({(process.service, process.instance) for process in batch}),

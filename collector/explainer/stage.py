@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from collector.causes.columns import Columns
 from collector.causes.explain import explain_process
 from collector.explainer.backlog import Backlog, Ripe, Segment, Waits
-from collector.explainer.models import PERIOD_S, Learner, References, Stored
-from collector.explainer.reading import SECOND_NS, SETTINGS, Happened, Process, happened
+from collector.explainer.models import Learner, References, Stored
+from collector.explainer.reading import SECOND_NS, SETTINGS, Happened, Process, happened, with_more
 from collector.explainer.rows import Parts
 from collector.once_a_minute import OnceAMinute
 from collector.query.template import render
@@ -39,8 +39,6 @@ _LONGEST_PAUSE_S: Final = 120.0
 """While the store answers with errors."""
 _MOST_REQUESTS: Final = 20_000
 """Most requests that are explained together, unless one segment has more."""
-_ENOUGH_REQUESTS: Final = 300
-"""Where no model judges a process, so many requests are looked at, of its last ten minutes."""
 _MOST_ATTEMPTS: Final = 4
 """A segment is tried so often while the store answers with an error."""
 _INSERT: Final = {"async_insert": 0, **SETTINGS}
@@ -196,7 +194,7 @@ class Explainer(ThreadStage):
             for process in processes
         }
         windows = [
-            process if judges[process.key] else _with_more(process, len(rows[process.key])) for process in processes
+            process if judges[process.key] else with_more(process, len(rows[process.key])) for process in processes
         ]
         for process, rows_of in happened(self._store, windows):
             if self._stopping.is_set():
@@ -238,14 +236,6 @@ def _first(ripe: Sequence[tuple[Segment, Ripe]]) -> Sequence[tuple[Segment, Ripe
     """The first segments, with so many requests as are explained together."""
     total = np.cumsum([segment.requests for segment, _ in ripe])
     return ripe[: max(1, int(np.searchsorted(total, _MOST_REQUESTS, "right")))]
-
-
-def _with_more(process: Process, requests: int) -> Process:
-    """A window that begins so early that it has enough requests for a law of its own, at the rate of these."""
-    length_ns = max(process.high_ns - process.low_ns, int(_ROUND_S * SECOND_NS))
-    missing = max(_ENOUGH_REQUESTS - requests, 0)
-    more_ns = min(length_ns * missing // requests, PERIOD_S * SECOND_NS)
-    return process._replace(low_ns=process.low_ns - more_ns)
 
 
 def _processes(wanted: Wanted) -> tuple[list[Process], dict[int, NDArray[np.int64]]]:

@@ -8,12 +8,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from collector.causes.culprits import culprits_of
 from collector.causes.names import PARTS
+from collector.explainer.models import References
+from collector.explainer.reading import Process, happened, with_more
 from collector.measure.explained import Rows, of_causes
 from collector.measure.explanation import Culprit, Exemplar
 from collector.measure.reader import Reader
 from collector.measure.served import Served
 from collector.measure.tail import Beyond
+from collector.measure.times import SECOND_NS
 from collector.measure.window import Window
 
 OF_PROMPTS: Final = ("others_prompts", "wait_tokens")
@@ -108,6 +112,48 @@ def of_prompts(reader: Reader, window: Window, *, suffered_s: float) -> list[Cul
     if reader.tenant and 1e6 * suffered_s > whole:
         found.append(Culprit(by="tenant", name=ANOTHER_TENANT, time_s=None, share=None))
     return found
+
+
+def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], list[Culprit]]:
+    """The requests whose prompts delayed a row of `requests`, by cause and `ttft` or `rest`, the worst first.
+
+    A caller of one tenant gets none: engine processes serve all tenants together, and so do their steps.
+    """
+    if reader.tenant:
+        return {}
+    reference = References(reader.queries, [row["service"]], row["ended_ns"] // SECOND_NS)
+    judge = reference.of(row["process_key"], row["service"], row["variant"])
+    own = Process(row["process_key"], row["service"], row["instance"], row["began_ns"], row["ended_ns"])
+    [(_, there)] = happened(reader.queries, [own if judge else with_more(own, 1)])
+    keys, ends = (np.asarray(there.requests[name]).tolist() for name in ("key", "end"))
+    if row["request_key"] not in keys:
+        return {}
+    found = culprits_of(
+        keys.index(row["request_key"]),
+        there.requests,
+        there.phases,
+        there.steps,
+        kv_events=there.copies,
+        reference=judge.model if judge else None,
+    )
+    ids = [(end_ns, key & 0xFFFFFFFF) for end_ns, key in zip(ends, keys, strict=True)]
+    worst = {delay: culprits[:_MOST] for delay, culprits in found.items()}
+    named = _named(reader, (ids[one.row] for culprits in worst.values() for one in culprits))
+    return {
+        delay: [
+            Culprit(
+                by="request",
+                name=f"{request['trace_id_hex'][:8]}, {one.tokens:.0f} tokens in {one.steps} steps",
+                trace_id=request["trace_id_hex"],
+                span_id=request["span_id_hex"],
+                time_s=one.time_ns / SECOND_NS,
+                share=one.time_ns / sum(other.time_ns for other in found[delay]),
+            )
+            for one in culprits
+            if (request := named.get(ids[one.row]))
+        ]
+        for delay, culprits in worst.items()
+    }
 
 
 def _summed(groups: Sequence[Mapping[str, Any]], column: str) -> Counter[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from collector.answer import Answer
 from collector.causes.names import PARTS
 from collector.measure import explained
-from collector.measure.culprits import of_kv
+from collector.measure.culprits import OF_PROMPTS, of_kv, of_victim
 from collector.measure.explained import MOST_TYPICAL, Rows
 from collector.measure.explanation import Culprit, Level
 from collector.measure.reader import Reader
@@ -33,7 +33,7 @@ class RequestCause(Answer):
     excess_s: float | None
     """Beyond a typical request's TTFT, or beyond as many typical tokens; null: no typical request is explained."""
     culprits: list[Culprit]
-    """For preempted requests, those that got the blocks."""
+    """For preempted requests, those that got the blocks; for the prompts of others, their requests."""
 
 
 class RequestCauses(Answer):
@@ -63,6 +63,10 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
     rows, typical = Rows.of(chosen, known, 1), explained.typical_of(known, bounds, every)
     if not rows.n:
         return RequestCauses(level=None, causes=[])
+    level: Level = get_args(Level)[int(rows.rows["level"][0])]
+    prompts = [PARTS.index(name) for name in OF_PROMPTS]
+    delayed = any(times[prompts].any() for times in (rows.times.ttft, rows.times.rest))
+    of_prompts = of_victim(reader, row) if level == "steps" and delayed else {}
     found = []
     for of, whole_ns in _wholes(row).items():
         beyond = Beyond.of(rows.times, None if typical is None else typical.typical, [of])
@@ -74,12 +78,11 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
                 of=of,
                 time_s=int(times_ns[i]) / SECOND_NS,
                 excess_s=None if typical is None else float(beyond.excess[i, 0]) / 1e6,
-                culprits=of_kv(reader, own, rows, beyond, name) if name in _OF_KV and times_ns[i] else [],
+                culprits=of_kv(reader, own, rows, beyond, name) if name in _OF_KV else of_prompts.get((name, of), []),
             )
             for i, name in enumerate(PARTS)
             if times_ns[i]
         ]
-    level = get_args(Level)[int(rows.rows["level"][0])]
     return RequestCauses(level=level, causes=sorted(found, key=lambda one: -one.time_s))
 
 

@@ -160,6 +160,14 @@ class Queries:
         """The rows of the result as an array. `row` has the columns' types, all of a fixed width."""
         return self._once((query, fragments, row, parameters), lambda: self._array(query, fragments, row, parameters))
 
+    def query(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> QueryResult:
+        """Run SQL of another folder with these settings, and those of the caller's session before them."""
+        return self._store.query(sql, parameters, {**settings, **self._settings()})
+
+    def binary(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> bytes:
+        """Run SQL as `query` does, for rows in ClickHouse's RowBinary format."""
+        return self._store.binary(sql, parameters, {**settings, **self._settings()})
+
     def _once(self, asked: tuple[Any, ...], ask: Callable[[], T]) -> T:
         question = repr(asked)
         if self._answered is not None and question in self._answered:

@@ -54,6 +54,8 @@ ALLOWED = {
     "collector/measure": {
         "collector.answer",
         "collector.causes",
+        "collector.explainer.models",  # the laws and the rows of a process, as the explainer reads them
+        "collector.explainer.reading",
         "collector.measure",
         "collector.process",
         "collector.query",

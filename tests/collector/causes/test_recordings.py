@@ -82,7 +82,7 @@ def test_the_culprit_of_those_who_ran_beside_the_prompt_of_6000_tokens_is_that_p
     beside = np.flatnonzero((start < tables.requests["start"][long]) & (end > first))
     assert len(beside) >= 1
     for victim in beside:
-        [worst, *_] = culprits_of(int(victim), tables.requests, tables.phases, tables.steps)
+        [worst, *_] = culprits_of(int(victim), tables.requests, tables.phases, tables.steps)["others_prompts", "rest"]
         assert worst.row == long
 
 
