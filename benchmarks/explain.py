@@ -1,7 +1,8 @@
 """How well causes are found: faults of a known size on the engine's real scheduler over a simulated clock.
 
 Each fault runs with three seeds and with steps that scatter by 3 % and by 15 %, beside the same traffic without it.
-Earlier traffic of the same process is the reference.
+Earlier traffic of the same process is the reference. What a replay without the fault foretells is compared with the run
+without it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from collector.causes.explain import Explained, explain_process
 from collector.causes.learn import learn
 from collector.causes.model import StepModel
 from collector.causes.names import PARTS, load_causes
+from collector.causes.replay import LEAVABLE, replay
 from tests.support.fault_catalogue import CATALOGUE, Case, Fault, reference_run
 from tests.support.simulated_engine import EPOCH, MS, Law, Run
 
 NOISE = (0.03, 0.15)
 SEEDS = (1, 2, 3)
+THRESHOLDS = ((150 * MS, 20 * MS), (100 * MS, 15 * MS))
+"""Of TTFT and TPOT: with one, nearly all requests are good without a fault; with the other, four of five."""
 _MOST_VICTIMS = 40
 Parts = NDArray[np.float64]
 
@@ -53,9 +57,15 @@ def one_run(fault: Fault, seed: int, noise: float) -> dict[str, Any]:
     explained = explain_process(*fault.tables(case), limits=fault.limits, reference=reference)
     parts, plain = seconds(explained), seconds(explain_process(*case.plain.tables, reference=reference))
     blamed = parts[:, [PARTS.index("stall"), PARTS.index("drift")]].sum() / parts.sum()
-    result = {"requests": len(parts), "blamed": blamed, "unexplained": parts[:, -1].sum() / parts.sum()}
+    result: dict[str, Any] = {
+        "requests": len(parts),
+        "blamed": blamed,
+        "unexplained": parts[:, -1].sum() / parts.sum(),
+    }
     if not fault.causes:
         return result
+    if fault.replayed:
+        result["replays"] = [foretold(fault, case, reference, ttft, tpot) for ttft, tpot in THRESHOLDS]
     more = (parts[case.rows] - plain)[case.injected != 0].sum(0)
     if case.culprits:
         guilty = list(case.culprits)
@@ -68,6 +78,28 @@ def one_run(fault: Fault, seed: int, noise: float) -> dict[str, Any]:
         groups[cause.group] += value
     top = max(groups, key=lambda group: groups[group])
     return result | {"injected_s": injected, "found_s": found, "top": top, "right": top in fault.top}
+
+
+def foretold(fault: Fault, case: Case, reference: StepModel | None, ttft: int, tpot: int) -> dict[str, Any]:
+    """The attainment with the fault, without it, and by replays without it."""
+    replayed = replay(
+        *case.faulty.tables,
+        scheduling=case.faulty.scheduling,
+        kv_events=case.faulty.kv_events,
+        reference=reference,
+        without=LEAVABLE & {*fault.causes},
+        left_out=case.added,
+    )
+    assert replayed is not None
+    found = replayed.attainment(np.zeros(len(case.added)), ttft=ttft, tpot=tpot)
+    assert found is not None
+    truth = float(case.plain.good(ttft=ttft, tpot=tpot).mean())
+    return {
+        "with": float(case.faulty.good(ttft=ttft, tpot=tpot)[case.rows].mean()),
+        "without": truth,
+        "foretold": found.attainment,
+        "covered": found.low <= truth <= found.high,
+    }
 
 
 def seconds(explained: Explained) -> Parts:
@@ -121,6 +153,16 @@ def together(found: list[dict[str, Any]]) -> dict[str, Any]:
             "error_median": float(np.median(np.abs(errors))),
             "top_right": sum(one["right"] for one in found),
             "tops": sorted({one["top"] for one in found}),
+        }
+    if "replays" in found[0]:
+        replays = [run for one in found for run in one["replays"]]
+        points = [100 * (run["foretold"] - run["without"]) for run in replays]
+        result["replay"] = {
+            "replays": len(replays),
+            **{name: [round(run[name], 4) for run in replays] for name in ("with", "without", "foretold")},
+            "points_median": float(np.median(np.abs(points))),
+            "points_worst": max(points, key=abs),
+            "covered": sum(run["covered"] for run in replays),
         }
     if "victims" in found[0]:
         result |= {name: sum(one[name] for one in found) for name in ("victims", "named")}

@@ -53,6 +53,7 @@ PROCESSES = (
     "collector/store/test_migrations_at_once.py",
     "collector/test_power_cut.py",
     "collector/causes/test_faults.py",
+    "collector/causes/test_replay.py",
     "collector/test_data_dir.py",
     "collector/backup/test_live.py",
     "collector/backup/test_command.py",

@@ -18,7 +18,7 @@ OUTLIER: Final = 4.0
 _WINDOWS: Final = (255, 31)
 """Steps whose median says how fast the device is."""
 _LEAST_DRIFT: Final = 0.05
-_MEDIAN_ERROR: Final = 1.2533
+MEDIAN_ERROR: Final = 1.2533
 """The standard error of a median of n values is this times sigma / √n."""
 
 
@@ -122,7 +122,7 @@ def lasting(ratio: Floats, sigma: float) -> Floats:
         width = min(steps, len(ratio) - (len(ratio) + 1) % 2)
         if width < 3:
             break
-        least = 1 + max(_LEAST_DRIFT, 3 * _MEDIAN_ERROR * sigma / np.sqrt(width))
+        least = 1 + max(_LEAST_DRIFT, 3 * MEDIAN_ERROR * sigma / np.sqrt(width))
         half = width // 2
         padded = np.pad(ratio / speed, half, mode="reflect")
         large = np.concatenate([[0], np.cumsum(padded > least)])

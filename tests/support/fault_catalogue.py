@@ -29,6 +29,11 @@ class Case:
     culprits: tuple[int, ...] = ()
     """Requests of the faulty run that made others wait."""
 
+    @property
+    def added(self) -> np.ndarray:
+        """Which requests of the faulty run are not in the plain one."""
+        return ~np.isin(np.arange(len(self.faulty.requests["start"])), self.rows)
+
 
 @cache
 def _plain(count: int, seed: int, law: Law, **settings: int) -> Run:
@@ -52,6 +57,13 @@ class Fault:
     make: Callable[[int, Law], Case]
     limits: Limits | None = None
     """The engine tells these in place of the reasons for which requests wait."""
+    several: bool = False
+    """Its requests have several answers, which no replay knows."""
+
+    @property
+    def replayed(self) -> bool:
+        """Whether a replay can tell what would have been without it; the same fault once."""
+        return bool(self.causes) and not self.several and self.limits is None
 
     def tables(self, case: Case) -> tuple[dict[str, np.ndarray], ...]:
         """The faulty run as the engine tells it."""
@@ -189,7 +201,7 @@ CATALOGUE = (
         ("others' prompts",),
         _more(_large_and_small, lambda load: [len(one) > 1000 for one in load.prompts]),
     ),
-    Fault("8 answers with log-probabilities", ("gap",), ("host gap",), _several_answers),
+    Fault("8 answers with log-probabilities", ("gap",), ("host gap",), _several_answers, several=True),
 )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from collector.causes.simulate import Scheduling
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.observer import Observer
@@ -270,6 +271,14 @@ class Run:
     truth: list[StepTruth]
     waits: dict[int, dict[str, int]]
     """By request and reason, ns before its first step."""
+    scheduling: Scheduling
+    """The limits and the policy of the engine."""
+
+    def good(self, *, ttft: float, tpot: float) -> np.ndarray:
+        """By request, whether it is within thresholds (ns); one token has no TPOT."""
+        requests = self.requests
+        more = requests["end"] - requests["start"] - requests["ttft_ns"]
+        return (requests["ttft_ns"] <= ttft) & (more <= tpot * (requests["output_tokens"] - 1))
 
     def waited(self, reason):
         """By request, the ns for which it waited for a reason before its first step."""
@@ -350,8 +359,15 @@ def run(
             answers.append(_arrive(engine, load, len(answers), faults.ready, lambda _: text))
         engine.step()
         clock.now += device.gap()
+    known = {name: value for name, value in policy.items() if name in Scheduling.__dataclass_fields__}
     return Run(
-        _requests(answers), _phases(answers), _table(book.steps), _table(book.kv_events), device.truth, device.waits
+        requests=_requests(answers),
+        phases=_phases(answers),
+        steps=_table(book.steps),
+        kv_events=_table(book.kv_events),
+        truth=device.truth,
+        waits=device.waits,
+        scheduling=Scheduling(max_seqs, budget, blocks, block_size, **known),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os.path import relpath
 from pathlib import Path
 from typing import Any, Final
@@ -76,6 +76,27 @@ def _found(one: Mapping[str, Any]) -> tuple[str, str, str, str]:
         f"{' or '.join(one['tops'])}, right in {one['top_right']} of {one['runs']}",
         f"{one['named']} of {one['victims']}" if "victims" in one else "",
     )
+
+
+def replays(_: str, __: str) -> str:
+    """How well a replay tells the attainment without a fault, of the same benchmark."""
+    numbers = json.loads(FAULTS.read_text())["numbers"]
+    head = ("fault", "attainment with it", "without it", "by replay", "error, points", "covered")
+    rows = (
+        (
+            name,
+            *(_percent(found[column]) for column in ("with", "without", "foretold")),
+            f"{found['points_median']:.1f}, worst {found['points_worst']:+.1f}",
+            f"{found['covered']} of {found['replays']}",
+        )
+        for name, one in numbers.items()
+        if isinstance(one, dict) and (found := one.get("replay"))
+    )
+    return table(head, rows)
+
+
+def _percent(shares: Sequence[float]) -> str:
+    return f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %"
 
 
 def engines(_: str, __: str) -> str:

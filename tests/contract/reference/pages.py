@@ -79,5 +79,6 @@ _MAKERS: Final[dict[str, Callable[[str, str], str]]] = {
     "conditions": data.conditions,
     "causes": data.causes,
     "faults": data.faults,
+    "replays": data.replays,
     "engines": data.engines,
 }

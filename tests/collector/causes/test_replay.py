@@ -1,0 +1,151 @@
+"""A replay without a cause foretells the run without it, and a replay of everything makes the recorded one again."""
+
+import numpy as np
+import pytest
+
+from collector.causes.learn import learn
+from collector.causes.replay import LEAVABLE, Replay, replay
+from tests.support.fault_catalogue import CATALOGUE, reference_run
+from tests.support.simulated_engine import MS, Law, chats, run
+
+LAW = Law()
+THRESHOLDS = ({"ttft": 150 * MS, "tpot": 20 * MS}, {"ttft": 100 * MS, "tpot": 15 * MS})
+TOO_LONG = 400 * MS
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return learn(*reference_run(1, LAW).tables, former=None)
+
+
+@pytest.fixture(scope="module")
+def ordinary():
+    return run(chats(300, seed=7), law=LAW, seed=7)
+
+
+def replayed(found, reference=None, **options):
+    return replay(*found.tables, scheduling=found.scheduling, kv_events=found.kv_events, reference=reference, **options)
+
+
+@pytest.mark.parametrize("fault", [fault for fault in CATALOGUE if fault.replayed], ids=lambda fault: fault.name)
+def test_a_replay_tells_the_attainment_with_a_fault_and_without_it(fault, reference):
+    case = fault.make(1, LAW)
+    without = replayed(case.faulty, reference, without=LEAVABLE & {*fault.causes}, left_out=case.added)
+    again = replayed(case.faulty, reference)
+    for limits in THRESHOLDS:
+        truly, found = case.plain.good(**limits).mean(), without.attainment(case.added, **limits)
+        assert found.attainment == pytest.approx(truly, abs=0.02)
+        assert found.low <= truly <= found.high
+        assert found.requests == len(case.rows)
+        with_it = again.attainment(case.added, **limits)
+        assert with_it.attainment == pytest.approx(case.faulty.good(**limits).mean(), abs=0.02)
+
+
+def test_what_is_not_left_out_stays(reference):
+    """Only the stall goes, and the slow device stays."""
+    both = next(fault for fault in CATALOGUE if fault.name == "slow × 1.5, 30 s").make(1, LAW).faulty
+    limits, nobody = THRESHOLDS[0], np.zeros(len(both.requests["start"]))
+    stays = replayed(both, reference, without=["stall", "cold_start", "gap", "wait_kv"]).attainment(nobody, **limits)
+    goes = replayed(both, reference, without=["drift"]).attainment(nobody, **limits)
+    assert stays.attainment == pytest.approx(both.good(**limits).mean(), abs=0.02)
+    assert goes.attainment > stays.attainment + 0.2
+
+
+def test_a_request_that_cannot_be_replayed_keeps_its_verdict(ordinary):
+    requests = {name: column.copy() for name, column in ordinary.requests.items()}
+    requests["output_tokens"][:3] = [0, np.nan, 1]
+    requests["input_tokens"][3:5] = [np.nan, 1e6]
+    found = replay(requests, ordinary.phases, ordinary.steps, scheduling=ordinary.scheduling)
+    assert np.flatnonzero(~found.replayed).tolist() == [0, 1, 3, 4]
+    assert np.isnan(found.e2e[:, [0, 1, 3, 4]]).all()
+    assert np.isnan(found.tpot[:, 2]).all()
+    assert np.isfinite(found.ttft[:, 2]).all()
+    verdicts = np.zeros(300, bool)
+    none = found.attainment(verdicts)
+    assert (none.attainment, none.unknown, none.requests) == (pytest.approx(296 / 300), 4, 300)
+    verdicts[[0, 1]] = True
+    assert found.attainment(verdicts).attainment == pytest.approx(298 / 300)
+
+
+def test_only_wanted_requests_count_and_those_that_are_left_out_never_come(ordinary):
+    wanted = np.arange(300) >= 200
+    requests = ordinary.requests | {"wanted": wanted}
+    out = np.arange(300) < 250
+    found = replay(requests, ordinary.phases, ordinary.steps, scheduling=ordinary.scheduling, left_out=out)
+    assert found.wanted.tolist() == (wanted & ~out).tolist()
+    assert np.isnan(found.ttft[:, out]).all()
+    assert np.isfinite(found.ttft[:, ~out]).all()
+    assert found.attainment(wanted).requests == 50
+    assert (
+        replay(requests, ordinary.phases, ordinary.steps, scheduling=ordinary.scheduling, left_out=wanted).attainment(
+            wanted
+        )
+        is None
+    )
+
+
+def test_a_recorded_run_comes_again_step_by_step(ordinary):
+    """The first replay has the steps as they were, so each request is where it was."""
+    found = replayed(ordinary, replays=0)
+    requests = ordinary.requests
+    for latency, truth in ((found.ttft, requests["ttft_ns"]), (found.e2e, requests["end"] - requests["start"])):
+        assert np.quantile(np.abs(latency[0] - truth), 0.9) < 0.5 * MS
+    assert found.attainment(np.ones(300)).high == 1
+
+
+def test_replays_differ_by_the_scatter_of_steps_and_a_seed_makes_them_again(ordinary):
+    found, again = replayed(ordinary, replays=3, seed=5), replayed(ordinary, replays=3, seed=5)
+    np.testing.assert_array_equal(found.e2e, again.e2e)
+    assert len(np.unique(found.e2e.sum(1))) == 4
+    assert (found.e2e != replayed(ordinary, replays=3, seed=6).e2e).any()
+
+
+def test_the_load_can_be_another_one(ordinary):
+    twice = run(chats(300, rate=20, seed=7), law=LAW, seed=8)
+    found = replayed(ordinary, load=2.0)
+    truth = (twice.requests["end"] - twice.requests["start"]).astype(float)
+    np.testing.assert_allclose(np.quantile(found.e2e, [0.5, 0.9]), np.quantile(truth, [0.5, 0.9]), rtol=0.05)
+    with pytest.raises(ValueError, match="load"):
+        replayed(ordinary, load=0)
+
+
+def test_the_interval_is_that_of_one_more_run_and_no_narrower_than_one_request():
+    def of(shares, count=100):
+        late = np.array([[TOO_LONG if index >= share else 0.0 for index in range(count)] for share in shares])
+        every = np.ones(count, bool)
+        return Replay(late, late, late, every, every).attainment(every, ttft=100 * MS)
+
+    same = of([90] * 21)
+    assert (same.attainment, same.low, same.high) == pytest.approx((0.9, 0.89, 0.91))
+    scattered = of([88] + [80, 90] * 10)
+    assert scattered.attainment == pytest.approx(0.88)
+    either = 2.093 * 0.05 * np.sqrt(20 / 19)
+    assert (scattered.low, scattered.high) == pytest.approx((0.88 - either, min(0.88 + either, 1)))
+    assert of([100] * 21).high == 1
+    assert of([0] * 21).low == 0
+    alone = of([50, 50])
+    assert (alone.low, alone.high) == (0, 1)
+
+
+@pytest.mark.parametrize("threshold", ["ttft", "tpot", "e2e"])
+def test_each_threshold_judges_its_own_latency_by_request(threshold):
+    none, late = np.zeros((2, 3)), np.array([[1.0, 2.0, np.nan]] * 2)
+    every = np.ones(3, bool)
+    found = Replay(**{"ttft": none, "tpot": none, "e2e": none, threshold: late}, wanted=every, replayed=every)
+    assert found.attainment(every, **{threshold: 1.0}).attainment == pytest.approx(2 / 3)
+    assert found.attainment(every, **{threshold: np.array([0.5, 3.0, 1.0])}).attainment == pytest.approx(2 / 3)
+
+
+def test_without_a_law_nothing_is_replayed(ordinary):
+    random = np.random.default_rng(1)
+    wild = ordinary.steps | {"duration_ns": (random.lognormal(0, 2, len(ordinary.steps["start"])) * 1e6).astype(int)}
+    assert replay(ordinary.requests, ordinary.phases, wild, scheduling=ordinary.scheduling) is None
+    empty = {name: column[:0] for name, column in ordinary.steps.items()}
+    assert replay(ordinary.requests, ordinary.phases, empty, scheduling=ordinary.scheduling) is None
+
+
+def test_only_some_causes_can_be_left_out(ordinary):
+    with pytest.raises(ValueError, match="leave out batch, busy; it can leave out cold_start"):
+        replayed(ordinary, without=["batch", "busy", "stall"])
+    with pytest.raises(ValueError, match="left_out"):
+        replayed(ordinary, left_out=[True])
