@@ -115,7 +115,7 @@ def _first_bad_ns(burn: Burn, counts: Arrays, since_ns: int, end_ns: int) -> int
         most_apart=burn.slowest.long_ns // apart_ns,
         is_all=since_ns <= first * apart_ns,
     )  # fmt: skip
-    return None if place is None else int(of["first_bad_ns"][place:].min(initial=_NEVER_NS))
+    return None if place is None else int(of["first_bad_ns"][place:].astype(np.int64).min(initial=_NEVER_NS))
 
 
 def days_back(start_ns: int, end_ns: int) -> Iterator[tuple[int, int]]:

@@ -125,9 +125,14 @@ def _size(array: npt.NDArray[Any]) -> int:
 
 
 def narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Numbers in as few bytes as hold the largest of them, if they are whole and not negative."""
+    """Numbers in as few bytes as hold the largest of them, if they are whole and not negative.
+
+    Without numbers one byte: signed ones of 64 bits would make unsigned ones of another slice floats, which round.
+    """
+    if not values.size:
+        return values.astype(np.uint8)
     is_float = values.dtype.kind == "f"
-    if not values.size or values.min() < 0 or (is_float and not (values == np.floor(values)).all()):
+    if values.min() < 0 or (is_float and not (values == np.floor(values)).all()):
         return values
     if is_float and values.max() > _LARGEST_WHOLE:
         return values

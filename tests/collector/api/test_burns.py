@@ -39,6 +39,12 @@ def test_a_burning_budget_says_how_fast_and_since_when(api, rows):
     assert burn["start"] == "2026-11-21T09:59:01Z"
 
 
+def test_a_burn_began_at_the_nanosecond_of_its_first_bad_request(api, rows):
+    rows.requests([{"slo_class": "chat", "status": "error", "ended": NOW - SECOND - 75 + i} for i in range(20)])
+    burn = api("incidents")["incidents"][0]
+    assert (burn["start"], burn["requests_affected"]) == ("2026-11-21T09:59:58.999999925Z", 20)
+
+
 def test_lost_and_hung_requests_are_among_those_that_a_burn_affects(api, rows):
     """Nothing has ended: each is known by its announcement alone."""
     for age in range(6):
