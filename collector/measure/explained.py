@@ -31,18 +31,19 @@ _CHOSEN: Final = np.dtype(
         *(("ttft_us", "<u4"), ("tpot_us", "<u4"), ("e2e_us", "<u4"), ("status", "u1"), ("is_bound", "u1")),
     ]
 )
-_COLUMNS: Final = [f"{of}_{name}_us" for of in ("ttft", "rest") for name in PARTS]
-_ROW: Final = np.dtype(
+COLUMNS: Final = [f"{of}_{name}_us" for of in ("ttft", "rest") for name in PARTS]
+ROW: Final = np.dtype(
     [
         *(("end_ns", "<i8"), ("key", "<u4"), ("process", "<u8"), ("weight", "<f8"), ("later", "<u4")),
         *(("tpot_more_us", "<u4"), ("error_permille", "<u2"), ("level", "u1"), ("first_token", "u1")),
-        *(("is_bound", "u1"), ("ok", "u1"), ("times", "<u4", len(_COLUMNS))),
+        *(("is_bound", "u1"), ("ok", "u1"), ("times", "<u4", len(COLUMNS))),
     ]
 )
+"""A row of causes with these columns in `times`."""
 _OK, _FAILED, _CANCELLED = 1, 2, 3
-_FIRST_TOKEN_KNOWN: Final = 1
+FIRST_TOKEN_KNOWN: Final = 1
 _ERROR_UNKNOWN: Final = 65535
-_QUARTILES: Final = (0.25, 0.75)
+QUARTILES: Final = (0.25, 0.75)
 _OF_METRIC: Final[dict[Metric, tuple[str, Sequence[Of]]]] = {
     "ttft": (f"ttft_us BETWEEN 1 AND {LARGEST_US}", ["ttft"]),
     "tpot": (f"tpot_us BETWEEN 1 AND {LARGEST_US} AND tpot_at_most_ns IS NULL", ["rest"]),
@@ -78,8 +79,8 @@ def read_bounds(reader: Reader, population: Window, metric: Metric, quantile: fl
         return Fragment(f"quantilesExactInclusiveIf({at})({name}_us, {conditions[name]})")
 
     fragments = {
-        "ttft_quartiles": quantiles("ttft", _QUARTILES),
-        "tpot_quartiles": quantiles("tpot", _QUARTILES),
+        "ttft_quartiles": quantiles("ttft", QUARTILES),
+        "tpot_quartiles": quantiles("tpot", QUARTILES),
         "percentile": quantiles(metric, [quantile]),
         **{f"{name}_known": Fragment(conditions[name]) for name in ("ttft", "tpot")},
         "known": Fragment(conditions[metric]),
@@ -146,7 +147,7 @@ class Explained:
     @classmethod
     def nothing(cls) -> Explained:
         """No request."""
-        return cls.of(np.empty(0, _ROW))
+        return cls.of(np.empty(0, ROW))
 
     def at(self, places: npt.NDArray[Any]) -> Explained:
         """These rows alone, in this order."""
@@ -169,8 +170,8 @@ def read_explained(reader: Reader, population: Window, chosen: Window, every: in
             f"(request_key % {{every_chosen:UInt32}} = 0 AND {asked.sql})",
             {**asked.parameters, **chosen.bounds, "every_chosen": every_chosen},
         )
-    fragments = {"times": Fragment(", ".join(_COLUMNS)), "filter": of_causes(population), "chosen": keys}
-    return Explained.of(reader.queries.array("explain_rows", fragments, _ROW, **population.bounds, every=every))
+    fragments = {"times": Fragment(", ".join(COLUMNS)), "filter": of_causes(population), "chosen": keys}
+    return Explained.of(reader.queries.array("explain_rows", fragments, ROW, **population.bounds, every=every))
 
 
 def of_causes(window: Window) -> Fragment:
@@ -263,7 +264,7 @@ def typical_of(known: Explained, bounds: Bounds, every: int) -> TypicalRows | No
     rows, times = known.rows, known.times
     ok = (rows["ok"] == 1) & (rows["key"] % np.uint32(every) == 0)
     low, high = bounds.tpot or (1.0, 0.0)
-    first = ok & (rows["first_token"] == _FIRST_TOKEN_KNOWN)
+    first = ok & (rows["first_token"] == FIRST_TOKEN_KNOWN)
     first &= (known.ttft_us >= bounds.ttft[0]) & (known.ttft_us <= bounds.ttft[1])
     rest = ok & (known.tpot_us >= low) & (known.tpot_us <= high)
     if not first.any():

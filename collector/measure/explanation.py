@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import floor
 from typing import Final, Literal
 
@@ -192,7 +192,7 @@ def sentence(
     if not selected.requests:
         return "No request is bad." if metric is None else f"No request has a {_OF[metric]}."
     if metric is None:
-        who = "1 bad request" if selected.requests == 1 else f"{selected.requests} bad requests"
+        who = number_of_bad(selected.requests)
     else:
         slowest = f"the slowest {100 * (1 - (quantile or 0)):.4g} % of requests" if quantile else "all requests"
         who = f"the {_OF[metric]} of {slowest}" + (
@@ -200,19 +200,29 @@ def sentence(
         )
     if not selected.explained:
         return f"Nothing explains {who} yet."
+    told = beyond_typical(who, [(part.group, part.share or 0.0) for part in parts])
+    top = parts[0]
+    if not top.share or top.without is None or top.without.attainment is None or attainment is None:
+        return told
+    now, then = _percent(attainment), _percent(top.without.attainment)
+    return f"{told} Without {top.cause}, {then} would be good instead of {now} (first order)."
+
+
+def number_of_bad(n: Number) -> str:
+    """The number of bad requests, as a sentence names it."""
+    return "1 bad request" if n == 1 else f"{n} bad requests"
+
+
+def beyond_typical(who: str, shares: Iterable[tuple[str, float]]) -> str:
+    """In which groups they took most time beyond typical requests, by pairs of a cause's group and its share."""
     groups: defaultdict[str, float] = defaultdict(float)
-    for part in parts:
-        groups[part.group] += part.share or 0.0
+    for group, share in shares:
+        groups[group] += share
     largest = sorted(groups.items(), key=lambda item: -item[1])[:_MOST_NAMED]
     named = [f"{100 * share:.0f} % {group}" for group, share in largest if share >= _LEAST_NAMED]
     if not named:
         return f"In no cause did {who} take longer than typical requests."
-    told = f"What {who} took beyond typical requests was {', '.join(named)}."
-    top = parts[0]
-    if top.without is None or top.without.attainment is None or attainment is None:
-        return told
-    now, then = _percent(attainment), _percent(top.without.attainment)
-    return f"{told} Without {top.cause}, {then} would be good instead of {now} (first order)."
+    return f"What {who} took beyond typical requests was {', '.join(named)}."
 
 
 def _percent(ratio: float) -> str:

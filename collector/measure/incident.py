@@ -20,6 +20,17 @@ class RequestList(Answer):
     """The number of its rows."""
 
 
+class TopCause(Answer):
+    """The cause (docs/explain.md) that took most time from bad requests, beyond typical ones."""
+
+    cause: str
+    group: str
+    """What people call it; some causes share one."""
+    share: float
+    """Of all that they took beyond typical requests."""
+    sentence: str
+
+
 class Incident(Answer):
     """A condition (docs/alerts.md) that holds or held."""
 
@@ -40,6 +51,8 @@ class Incident(Answer):
     requests_affected: int
     requests: list[RequestList]
     """The lists of the requests that `requests_affected` counts; empty where no filter finds them."""
+    top_cause: TopCause | None
+    """Of the bad requests of an SLO; null where none is explained."""
     runbook_url: str
 
 
@@ -53,6 +66,7 @@ def incident(cause: Cause, *, start_ns: int, end_ns: int | None, **fields: Any) 
         "process_tenant": None,
         "severity": condition.severity,
         "requests": [],
+        "top_cause": None,
     }
     end = None if end_ns is None else rfc3339(end_ns)
     own = {"cause": cause, "start": rfc3339(start_ns), "end": end, "runbook_url": condition.runbook_url}

@@ -13,6 +13,7 @@ from collector.measure.incident import Incident
 from collector.measure.process_incidents import cold_starts, evictions, processes_in_trouble
 from collector.measure.reader import Reader
 from collector.measure.slo_burns import slo_burns
+from collector.measure.top_cause import with_top_causes
 from collector.measure.window import Window
 from collector.process import by_turns
 from collector.slo.conditions import Cause
@@ -55,6 +56,7 @@ def incidents(reader: Reader, window: Window) -> Incidents:
     newest_first = sorted(found, key=lambda i: i.start, reverse=True)
     listed, left_out = _most_of_each_cause(sorted(newest_first, key=lambda i: not i.firing))
     outside = _firing(everything) - inside - of_all_tenants
+    listed = with_top_causes(reader, window, listed)
     return Incidents(window=told, incidents=listed, firing_outside=len(outside), left_out=left_out)
 
 

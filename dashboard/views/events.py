@@ -80,6 +80,8 @@ def row(incident: Json, view: View, at: datetime) -> None:
         st.caption(plain(" · ".join(fact for fact in facts if fact)), width="content")
     links = [f"[{text}]({url})" for text, url in behind(incident, view)] + [f"[Runbook]({incident['runbook_url']})"]
     st.markdown(f"{plain(incident['detail'])} {' · '.join(links)}")
+    if top := incident.get("top_cause"):
+        st.markdown(f"**Why:** {plain(top['sentence'])}")
 
 
 def lasted(incident: Json, at: datetime) -> str:

@@ -84,6 +84,27 @@ def test_an_incident_lasted_until_its_end_or_that_of_the_range(end, text):
     assert events.lasted(incident, datetime(2026, 11, 21, 11, tzinfo=UTC)) == text
 
 
+@pytest.mark.parametrize("top", [None, {"sentence": "What 4 bad requests took was 100 % *waiting*."}])
+def test_an_incident_says_which_cause_took_most_time(top):
+    def script(top):
+        from datetime import UTC, datetime
+
+        from dashboard.filters import View
+        from dashboard.views import events
+
+        incident = {
+            "cause": "slo_burn", "severity": "page", "title": "chat burns", "detail": "", "firing": True, "end": None,
+            "start": "2026-11-21T10:00:00Z", "requests_affected": 4, "requests": [], "runbook_url": "",
+            "top_cause": top,
+        }  # fmt: skip
+        events.row(incident, View("-15m", "now", (), None, None, UTC), datetime(2026, 11, 21, 11, tzinfo=UTC))
+
+    shown = AppTest.from_function(script, kwargs={"top": top}, default_timeout=300).run()
+    assert len(shown.exception) == 0
+    told = [text.value for text in shown.markdown if text.value.startswith("**Why:**")]
+    assert told == ([] if top is None else [r"**Why:** What 4 bad requests took was 100 % \*waiting\*."])
+
+
 @pytest.mark.parametrize(
     ("unselected", "goodput", "notes"),
     [(0, 0.5, ["of all SLOs, in this range", "5 good"]), (7, None, ["7 are in no SLO", "– good"])],

@@ -1,0 +1,149 @@
+"""The top cause of the bad requests of a burning SLO, beside what `/explain` says of the same requests."""
+
+import pytest
+
+from collector.measure import top_cause
+from tests.collector.api.test_explain import chats, request
+from tests.collector.api.test_explain import store as stored
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+
+WAITS = {"ttft": {"own_prompt": 80, "wait_kv": 820}, "rest": {"batch": 150, "alone": 50}}
+STALLS = {"ttft": {"own_prompt": 80, "stall": 720}, "rest": {"batch": 150, "alone": 50}}
+
+
+def slow(parts, n, **fields):
+    return [request(**parts, **{"slo_class": "chat", **fields}) for _ in range(n)]
+
+
+def store(rows, many, **explained):
+    """Store requests that ended a millisecond after one another."""
+    apart = [({"ended": NOW - SECOND - i * MS, **fields}, causes) for i, (fields, causes) in enumerate(many)]
+    return stored(rows, apart, **explained)
+
+
+def top_causes(api, **asked):
+    return {
+        (one["slo"], one["tenant"]): one["top_cause"]
+        for one in api("incidents", **asked)["incidents"]
+        if one["cause"] == "slo_burn"
+    }
+
+
+def test_an_slo_that_burns_names_what_took_most_time_from_its_bad_requests(rows, api):
+    store(rows, [*chats(136), *slow(WAITS, 30), *slow(STALLS, 10)])
+    top = top_causes(api)["chat", None]
+    assert top == {
+        "cause": "wait_kv", "group": "waiting for KV", "share": pytest.approx((30 * 800 - 10 * 20) / 31_000, abs=0.01),
+        "sentence": "What 40 bad requests took beyond typical requests was 77 % waiting for KV, 23 % stall.",
+    }  # fmt: skip
+    told = api("explain", slo="chat", start="-1h")
+    assert told["parts"][0]["cause"] == "wait_kv"
+    assert told["sentence"].startswith(top["sentence"])
+    assert api("overview")["incidents"]["incidents"][0]["top_cause"] == top
+
+
+def test_requests_count_by_weight(rows, api):
+    good = [
+        request(ttft={"own_prompt": 80, "wait_kv": waited}, rest=WAITS["rest"], slo_class="chat", weight=weight)
+        for waited, weight in ((20, 1.0), (220, 9.0))
+        for _ in range(10)
+    ]
+    store(rows, [*good, *slow(WAITS, 30, weight=7.0), *slow(STALLS, 10)])
+    top = top_causes(api)["chat", None]
+    waits, stalls = 30 * 7 * (820 - 220), 10 * 720
+    assert (top["cause"], top["share"]) == ("wait_kv", pytest.approx((waits - 2200) / (waits - 2200 + stalls)))
+    assert top["sentence"].startswith("What 220 bad requests took")
+
+
+def test_typical_ones_are_good_also_when_nearly_all_are_bad(rows, api):
+    store(rows, [*chats(3), *slow(WAITS, 97)])
+    assert api("explain", slo="chat", start="-1h")["parts"][0]["share"] is None
+    assert (top_causes(api)["chat", None]["cause"], top_causes(api)["chat", None]["share"]) == ("wait_kv", 1.0)
+
+
+def test_the_middle_half_of_the_good_ones_is_typical(rows, api):
+    """Two of ten have a TTFT that the others have not, at each end."""
+    ttfts = [10, 10, 100, 100, 100, 100, 100, 100, 480, 480]
+    good = [request(ttft={"stall": ttft}, rest={"batch": 200}, slo_class="chat") for ttft in ttfts]
+    store(rows, [*good, *[request(ttft={"stall": 520, "wait_kv": 430}, rest={"batch": 200}, slo_class="chat")] * 9])
+    top = top_causes(api)["chat", None]
+    assert (top["cause"], top["share"]) == ("wait_kv", pytest.approx(430 / (430 + 420))), "and not 520 - 146 of a stall"
+
+
+def test_nothing_is_said_where_nothing_is_explained(rows, api):
+    store(rows, [*chats(20), *slow(WAITS, 20)], explained=range(20))
+    assert not any(top_causes(api).values())
+    client = slow({"ttft": {"unexplained": 900}, "rest": {"unexplained": 300}}, 20)
+    found = rows.requests([fields for fields, _ in client])
+    rows.causes([(row, {**causes, "level": "none"}) for row, (_, causes) in zip(found, client, strict=True)])
+    assert not any(top_causes(api).values())
+
+
+def test_requests_that_failed_at_once_took_no_longer(rows, api):
+    failed = request(ttft={"own_prompt": 8, "wait_kv": 2}, rest={}, tokens=0, status="error", slo_class="chat")
+    store(rows, [*chats(20), *[failed] * 20])
+    assert not any(top_causes(api).values())
+
+
+def test_bad_requests_before_the_burn_began_and_those_of_other_classes_are_left_out(rows, api):
+    old = NOW - 3000 * SECOND
+    store(rows, slow(STALLS, 10, ended=old))
+    rows.requests([{"slo_class": "chat", "ended": NOW - 5 * 3600 * SECOND}] * 6000)
+    rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND} for s in range(1000, 2900)])
+    store(rows, [*chats(30), *slow(WAITS, 60), *slow(STALLS, 90, slo_class="batch")])
+    top = top_causes(api)["chat", None]
+    assert (top["cause"], top["share"]) == ("wait_kv", pytest.approx(1.0))
+    assert top["sentence"].startswith("What 60 bad requests took")
+
+
+def test_a_burn_of_days_is_judged_by_its_last_hour(rows, api):
+    store(rows, slow(STALLS, 90, ended=NOW - 3700 * SECOND))
+    store(rows, [*chats(30), *slow(WAITS, 30)])
+    assert top_causes(api)["chat", None]["sentence"].startswith("What 30 bad requests took")
+
+
+def test_the_time_asked_for_and_the_filters_hold(rows, api):
+    store(rows, [*chats(30, tenant="a"), *slow(WAITS, 30, tenant="a")])
+    store(rows, [*chats(30, tenant="b"), *slow(STALLS, 60, tenant="b")])
+    assert {top_causes(api, tenant=tenant)["chat", None]["cause"] for tenant in "ab"} == {"wait_kv", "stall"}
+    assert top_causes(api)["chat", None]["cause"] == "stall"
+    before = NOW - 600 * SECOND
+    store(rows, [*chats(30, ended=before), *slow(WAITS, 300, ended=before)])
+    assert top_causes(api, end="-9m")["chat", None]["cause"] == "wait_kv"
+
+
+class TestOfEachTenant:
+    @pytest.fixture
+    def slos_file(self, tmp_path):
+        path = tmp_path / "slos.yaml"
+        path.write_text(
+            'slos: [{name: each, objective: "0.9", window: 30d, group_by: [tenant], thresholds: {ttft: 500ms}}]'
+        )
+        return path
+
+    def test_it_is_of_the_tenants_own_requests(self, rows, api):
+        store(rows, [*chats(500, tenant="big"), *slow(STALLS, 4, tenant="big")])
+        store(rows, [*chats(6, tenant="small"), *slow(WAITS, 20, tenant="small")])
+        found = top_causes(api)
+        assert found.keys() == {("each", "small")}
+        assert found["each", "small"]["sentence"].startswith("What 20 bad requests took")
+        assert found["each", "small"]["cause"] == "wait_kv"
+
+
+def test_of_very_many_some_stand_for_the_others(rows, api, monkeypatch):
+    store(rows, [*chats(300), *slow(WAITS, 300)])
+    whole = top_causes(api)["chat", None]
+    monkeypatch.setattr(top_cause, "MOST_JUDGED", 100)
+    some = top_causes(api)["chat", None]
+    assert (some["cause"], some["share"]) == (whole["cause"], pytest.approx(whole["share"]))
+    named = int(some["sentence"].split()[1])
+    assert named % 6 == 0
+    assert 150 < named < 450
+
+
+def test_other_incidents_are_their_own_cause(rows, api):
+    rows.cold_start(start=NOW - 100 * SECOND, duration=30 * SECOND)
+    (incident,) = api("incidents")["incidents"]
+    assert (incident["cause"], incident["top_cause"]) == ("cold_start", None)
