@@ -76,6 +76,9 @@ def test_one_request_names_the_prompts_that_delayed_it_by_cause(
     before = [one for name in ("others_prompts", "wait_tokens") for one in causes[name, "ttft"]["culprits"]]
     by_long = [one["time_s"] for one in before if one["trace_id"] == long["trace_id"]]
     assert sum(by_long) == pytest.approx(truth(found, waiting, culprit, after=False), rel=0.2)
+    later = causes["others_prompts", "rest"]["culprits"]
+    assert later
+    assert long["trace_id"] not in {one["trace_id"] for one in later}
 
 
 def test_a_caller_of_one_tenant_learns_nothing_of_prompts_in_shared_steps(
