@@ -58,6 +58,7 @@ def busy(client, arrive, rows, on_segment, ingest_status):
     ingest_status.limited("acme", "spans")
     ingest_status.api_refused(ApiRefusal.BUSY)
     ingest_status.expired("tokens", 7)
+    ingest_status.explain_waiting(3.0)
     ingest_status.received("data_points", count=5, size=100, duplicate=False, rejected={"unknown_name": 1})
     ingest_status.received("log_records", count=5, size=100, duplicate=False, rejected={"unread": 1})
     ingest_status.scraped("ok", series_dropped=0)

@@ -5,6 +5,7 @@ import json
 import shutil
 import socket
 from contextlib import contextmanager
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -15,6 +16,7 @@ from collector.api.session import QueryLimits, Session
 from collector.exposition.filled import FilledTables
 from collector.service import build_api
 from collector.settings import Settings
+from collector.slo.model import load_slos
 from collector.status import IngestStatus
 from collector.store.claims import Claims
 from collector.store.definitions import read_schema
@@ -156,6 +158,9 @@ def test_two_collectors_store_everything_once_although_the_node_and_one_of_them_
     assert rows() == expected
 
 
+SLOS = Path(__file__).parents[3] / "alerts" / "slos.yaml"
+
+
 def fill(store):
     rows = Rows(store)
     made = []
@@ -174,14 +179,19 @@ def test_every_endpoint_answers_as_on_one_server(store, rows, clock):
     found = []
     for one in (rows.store, store):
         fill(one)
-        app, _ = build_api(one, (), IngestStatus(), lost_after_s=30.0, clock=clock)
+        app, _ = build_api(one, load_slos(SLOS), IngestStatus(), lost_after_s=30.0, clock=clock)
         client = TestClient(app)
         asked = {}
         for path, operations in app.openapi()["paths"].items():
             parameters = {parameter["name"] for parameter in operations.get("get", {}).get("parameters", ())}
             if {"start", "end"} <= parameters and "{" not in path:
-                more = {"/api/v1/timeseries": {"metric": "ttft"}, "/api/v1/goodput": {"ttft": "1s", "surface": 1}}
-                answer = client.get(path, params=more.get(path, {}))
+                given = {
+                    "timeseries": {"metric": "ttft"},
+                    "goodput": {"ttft": "1s", "surface": 1},
+                    "compare": {"a.tenant": "a", "b.tenant": "b"},
+                    "check": {"slo": "all"},
+                }
+                answer = client.get(path, params=given.get(path.removeprefix("/api/v1/"), {}))
                 assert answer.status_code == 200, (path, answer.text)
                 asked[path] = answer.json()
         asked["trail"] = client.get(f"/api/v1/requests/{5:032x}").json()
