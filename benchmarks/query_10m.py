@@ -6,7 +6,7 @@ asked the same questions by plain `countIf` and `quantileExactInclusive`. Both a
 CPU time of the process for one answer, all threads, with merges in between: of the first answer to a question
 (`_first_cpu_ms`), and the median of later ones, for which the collector remembers past days and hours (`_cpu_ms`).
 A request with a token is inserted before each answer, a second later, as in live traffic. Some questions are asked
-with forty SLOs too.
+with forty SLOs too. Each request has its row of causes, by which `/explain` and `/requests/{trace_id}` answer.
 
 ITL of an hour is asked in a store of its own: a hundred thousand requests that ended in the last hour, with a hundred
 tokens each. Its peer reads exact percentiles of the durations of all tokens of that hour.
@@ -35,6 +35,7 @@ from fastapi.testclient import TestClient
 
 from benchmarks.chart import growth_chart
 from benchmarks.report import JsonPath, Quick, publish
+from collector.causes.names import PARTS
 from collector.measure.itl import itl
 from collector.measure.window import Window
 from collector.query.past_days import partition
@@ -84,6 +85,8 @@ _ALL_TOKENS = (
 )
 _GRID = "[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]"
 LONG = {"start": f"-{DAYS}d"}
+MILLION = {"start": "-3d"}
+"""A million of ten million requests, which are spread over thirty days."""
 THRESHOLDS = {"ttft": "500ms", "tpot": "100ms"}
 
 QUESTIONS = {
@@ -112,6 +115,9 @@ QUESTIONS = {
     "slowest_of_30d": Question("requests", LONG | {"sort": "ttft", "limit": 10}),
     "incidents_15m": Question("incidents", {}),
     "overview_15m": Question("overview", {}),
+    "explain_15m": Question("explain", {}),
+    "explain_1m": Question("explain", MILLION),
+    "explain_1m_without_each": Question("explain", MILLION | {"without": PARTS[:-1]}),
 }  # fmt: skip
 OF_MANY_SLOS = {
     "overview_15m": Question("overview", {}),

@@ -19,6 +19,33 @@ SELECT
     concat('segment-', toString(intDiv(number, 1000))), fromUnixTimestamp64Nano(end_ns)
 FROM numbers({first:UInt64}, {count:UInt64});
 
+-- Where the time of each went: of twenty requests, seventeen are explained by their steps, and the others by less, down to nothing. The
+-- parts add up to the request's latencies; half of the causes took no time of a request, as in real rows.
+INSERT INTO causes (end, request_key, ingested_at, engine, service, instance, process_tenant, variant, vantage, operation, model, tenant,
+    slo_class, status, error_type, output_tokens, weight, first_token, tpot_more_us, tpot_is_bound,
+    ttft_wait_batch_us, ttft_wait_kv_us, ttft_own_prompt_us, ttft_others_prompts_us, ttft_stall_us, ttft_unexplained_us,
+    rest_others_prompts_us, rest_batch_us, rest_alone_us, rest_preempted_us, rest_drift_us, rest_gap_us, rest_unexplained_us,
+    inflicted_us, error_permille, level, model_at, version)
+WITH
+    toUInt32(cityHash64(trace_id, span_id)) AS key,
+    multiIf(key % 20 = 0, 'none', key % 20 = 1, 'phases', key % 20 = 2, 'estimated', 'steps') AS far,
+    if(far = 'none', 0, toUInt32(key % 7)) AS part,
+    e2e_us - ttft_us AS rest_us,
+    intDiv(ttft_us, 16) AS first_part, intDiv(rest_us, 16) AS rest_part
+SELECT
+    end, key, ingested_at, engine, service, instance, process_tenant, variant, vantage, operation, model, tenant,
+    slo_class, status, error_type, output_tokens, weight, 'known',
+    toUInt32(tpot_us - if(output_tokens > 1, intDiv(rest_us + output_tokens - 2, output_tokens - 1), 0)), false,
+    first_part * part, first_part * intDiv(part, 2),
+    if(far = 'none', 0, ttft_us - first_part * (part + intDiv(part, 2) + intDiv(part, 3))), first_part * intDiv(part, 3), 0,
+    if(far = 'none', ttft_us, 0),
+    rest_part * intDiv(part, 3), rest_part * part,
+    if(far = 'none', 0, rest_us - rest_part * (intDiv(part, 3) + part + intDiv(part, 6))), 0, 0, rest_part * intDiv(part, 6),
+    if(far = 'none', rest_us, 0),
+    first_part * intDiv(part, 4), 30, far, toStartOfInterval(end, INTERVAL 10 MINUTE), 1
+FROM requests
+WHERE end >= fromUnixTimestamp64Nano({day_ns:Int64}) AND end < fromUnixTimestamp64Nano({day_ns:Int64} + 86400000000000);
+
 -- As a collector that has run for these days leaves it: past days are cleaned up, the present one is not. 64 requests are in flight.
 INSERT INTO open_requests (start, seen, trace_id, span_id, engine, service, instance, vantage, model, tenant, slo_class, output_tokens, ended)
 SELECT start, end + INTERVAL 1 HOUR, trace_id, span_id, engine, service, instance, vantage, model, tenant, slo_class, NULL, 1
