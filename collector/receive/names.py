@@ -48,6 +48,7 @@ COLUMNS: Final = frozenset(
         semconv.ENGINE,
         semconv.FINISH_REASON,
         semconv.KV_REASON,
+        semconv.LIMIT_PREFIX + semconv.Limit.POLICY,
         semconv.PHASE_NAME,
         semconv.SLO_CLASS,
         semconv.TENANT,

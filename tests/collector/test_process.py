@@ -119,7 +119,8 @@ def test_a_crash_of_a_library_ends_the_process_and_what_was_acknowledged_is_stor
     assert collector.post(token_body(trace=1)).status_code == 200
     collector.wait_until(lambda: "tokentrail_collector_segments_inserted_total 1.0" in collector.get("/metrics").text)
     collector.process.send_signal(number)
-    assert collector.process.wait(120) == -number
+    # The traceback of all threads, which is written first, may meet one in the middle of its work and crash itself.
+    assert collector.process.wait(120) in (-number, -signal.SIGSEGV)
     assert "Fatal Python error" in Path(collector.log.name).read_text()
     collector.start()
     assert collector.post(token_body(trace=2)).status_code == 200

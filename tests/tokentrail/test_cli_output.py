@@ -27,6 +27,7 @@ ROW |= dict.fromkeys(("service", "instance", "request_id"), NAME)
 SPAN = dict.fromkeys(("start", "name", "kind", "status"), NAME) | {"duration_s": 1.0, "resource": {NAME: NAME}}
 SPAN |= {"attributes": {NAME: NAME}, "events": [{"name": NAME, "attributes": {NAME: NAME}}]}
 NAMED = dict.fromkeys(("service", "scope", "name"), NAME) | {"spans": 1, "attribute_keys": [NAME]}
+NO_WAITS: dict[str, Any] = {"waits": [], "interference": None, "longest_waits": []}
 
 
 def letter(file):
@@ -36,7 +37,7 @@ def letter(file):
 def detail():
     events = [{"kind": NAME, "reason": NAME, "blocks": 1, "own": True, "offset_s": 0.0, "duration_s": 0.0}]
     phases = [{"name": NAME, "offset_s": 0.0, "duration_s": 0.1}]
-    return {"request": ROW, "phases": phases, "tokens": [], "events": events, "steps": None}
+    return {"request": ROW, "phases": phases, "tokens": [], "events": events, "steps": None, **NO_WAITS}
 
 
 def findings():
@@ -164,7 +165,7 @@ def test_the_waterfall_is_as_wide_as_the_terminal(columns, axis):
     tokens = [{"index": i, "offset_s": i + 1.0, "duration_s": 1.0, "step": i} for i in range(10)]
     event = {"kind": "kv.evict", "reason": "", "blocks": None, "own": True, "offset_s": 10.0, "duration_s": 0.0}
     printed = io.StringIO()
-    whole = {"request": ROW | {"e2e_s": 10.0}, "phases": phases, "tokens": tokens, "events": [event], "steps": None}
+    whole = detail() | {"request": ROW | {"e2e_s": 10.0}, "phases": phases, "tokens": tokens, "events": [event]}
     request.show(Console(file=printed, width=columns), whole)
     queued, decode, made, evicted = printed.getvalue().splitlines()[4:8]
     assert queued.endswith(" 500 ms   5.0 %")

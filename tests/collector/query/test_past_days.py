@@ -185,7 +185,7 @@ class TestVersionsOfHours:
         ([-1.0, 2.0], "f8"),
         ([2.0**40], "u8"),
         ([1e30], "f8"),
-        ([], "f8"),
+        ([], "u1"),
     ],
 )
 def test_numbers_are_kept_in_few_bytes_and_stay_the_same(values, kind):
