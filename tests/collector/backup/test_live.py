@@ -90,6 +90,13 @@ def answers(collector, end_ns):
     return found | {"trail": trail.json() | {"explained": None}}
 
 
+def is_complete(collector, end_ns):
+    """Whether answers have all that ended by a time: else their rates are over a shorter one."""
+    window = f"start=2026-01-01T00:00:00Z&end={end_ns // 10**9}.{end_ns % 10**9 + 1:09}"
+    told = collector.get(f"/api/v1/summary?{window}").json()["window"]
+    return told["complete_until"] == told["end"]
+
+
 def stored_requests(collector):
     window = f"start=2026-01-01T00:00:00Z&end={time.time_ns() // 10**9 + 1}"
     return collector.get(f"/api/v1/summary?{window}").json()["requests"]["total"]
@@ -116,6 +123,7 @@ def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
     before = load.before(until)
     assert 20 < len(before) < len(load.acknowledged_ns)
     end_ns = load.ended_ns[before[-1]]
+    collector.wait_until(lambda: is_complete(collector, end_ns))
     expected = answers(collector, end_ns)
     assert collector.stop() == 0
 
