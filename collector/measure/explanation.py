@@ -200,6 +200,8 @@ def sentence(
         )
     if not selected.explained:
         return f"Nothing explains {who} yet."
+    if all(part.excess_s is None for part in parts):
+        return _without_typical(who, parts)
     told = beyond_typical(who, [(part.group, part.share or 0.0) for part in parts])
     top = parts[0]
     if not top.share or top.without is None or top.without.attainment is None or attainment is None:
@@ -223,6 +225,17 @@ def beyond_typical(who: str, shares: Iterable[tuple[str, float]]) -> str:
     if not named:
         return f"In no cause did {who} take longer than typical requests."
     return f"What {who} took beyond typical requests was {', '.join(named)}."
+
+
+def _without_typical(who: str, parts: Sequence[Part]) -> str:
+    """Where the time went, if no typical request is explained as far."""
+    groups: defaultdict[str, float] = defaultdict(float)
+    for part in parts:
+        groups[part.group] += part.time_s
+    total = sum(groups.values())
+    largest = sorted(groups.items(), key=lambda item: -item[1])[:_MOST_NAMED]
+    named = ", ".join(f"{100 * time_s / total:.0f} % {group}" for group, time_s in largest if time_s)
+    return f"Time of {who}: {named or 'none'}. There is no typical request to compare with."
 
 
 def _percent(ratio: float) -> str:

@@ -628,3 +628,16 @@ def middle(ok, values):
         return []
     low, high = np.percentile(values, [25, 75])
     return [one for one, value in zip(ok, values, strict=True) if one.told and low <= value <= high]
+
+
+def test_without_a_typical_request_the_sentence_says_where_the_time_went(api, rows):
+    """One request alone is explained: nothing is known of what is usual."""
+    slow = rows.request(ended=NOW - SECOND, e2e=6 * SECOND, ttft_ns=5 * SECOND)
+    rows.request(ended=NOW - 2 * SECOND, e2e=SECOND, ttft_ns=SECOND // 10)
+    rows.causes([(slow, {"ttft_cold_start_us": 4_500_000, "ttft_unexplained_us": 500_000})])
+    got = api("explain", metric="ttft", quantile=0.9)
+    assert all(part["excess_s"] is None for part in got["parts"])
+    assert got["sentence"] == (
+        "Time of the TTFT of the slowest 10 % of requests (4.51 s or longer): 90 % cold start, 10 % unexplained."
+        " There is no typical request to compare with."
+    )
