@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -21,6 +23,18 @@ class Stage(Protocol):
 
         True: the stage has handed on everything that it held. A stage may be stopped twice, or without a start.
         """
+
+
+@contextmanager
+def held(lock: threading.Lock, busy: str, timeout_s: float) -> Iterator[None]:
+    """Hold a lock until the context ends. Raises TimeoutError, which says what is `busy`, if it is not free in time."""
+    if not lock.acquire(timeout=timeout_s):
+        msg = f"{busy} for {timeout_s:.0f} s"
+        raise TimeoutError(msg)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class ThreadStage:

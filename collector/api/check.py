@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
@@ -15,7 +15,7 @@ from collector.api.parameters import Name, Names, Time, WindowQuery, find_slo
 from collector.measure.check import Check, Checked, Verdict, check, read
 from collector.measure.reader import Reader
 from collector.slo.judge import selects
-from collector.slo.model import Dimension, Slo
+from collector.slo.model import Slo
 from collector.sql.fragment import all_of
 
 _OK: Final[Mapping[str, Container[Verdict]]] = {
@@ -43,19 +43,11 @@ class CheckQuery(WindowQuery):
         None, description="For tools that read the status alone: 200 if the verdict is so, else 412"
     )
 
-    def checked(self, reader: Reader, slo: Slo) -> Checked:
-        """The requests that are checked."""
-        return _read(reader, slo, self, with_rows=self.against is not None)
-
     @property
     def against(self) -> WindowQuery | None:
         """The other side; None without one."""
-        given = {key: values for key in get_args(Dimension) if (values := getattr(self, f"against_{key}", None))}
-        if not (given or self.against_start or self.against_end):
-            return None
-        times = {"start": self.against_start or self.start, "end": self.against_end or self.end}
-        own = {key: getattr(self, key) for key in get_args(Dimension)}
-        return WindowQuery.model_validate({**own, **given, **times})
+        times = self.own_times("against")
+        return self.of_side("against", *times) if self.own("against") or any(times) else None
 
 
 def _read(reader: Reader, slo: Slo, query: WindowQuery, *, with_rows: bool) -> Checked:
@@ -80,7 +72,7 @@ def router(ctx: Context) -> APIRouter:
         against = query.against
         answer = check(
             slo,
-            query.checked(reader, slo),
+            _read(reader, slo, query, with_rows=against is not None),
             None if against is None else _read(reader, slo, against, with_rows=True),
             objective=query.objective or float(slo.objective),
             quantile=query.quantile,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import ConfigDict, Field
@@ -13,7 +13,6 @@ from collector.api.problems import bad_parameter
 from collector.measure.compare import Comparison, Side, compare, read_side
 from collector.measure.reader import Reader
 from collector.measure.times import Moment, rfc3339
-from collector.slo.model import Dimension
 
 _OF_A, _OF_B = "This filter for A alone, in place of the common one", "This filter for B alone"
 
@@ -43,23 +42,17 @@ class CompareQuery(WindowQuery):
     span: Duration = Field("1h", validate_default=True, description="The time before and after `at`")
     relevant: float = Field(0.1, gt=0.001, le=10, description="Differences of up to this share are called the same")
 
-    def own(self, side: str) -> dict[str, list[str]]:
-        """The filters of a side that it does not share."""
-        return {key: values for key in get_args(Dimension) if (values := getattr(self, f"{side}_{key}"))}
-
     def times(self, now_ns: int, side: str) -> tuple[Moment | None, Moment | None]:
         """The start and the end of a side alone; None for a common one."""
         if self.at is not None:
             moment = self.at.at(now_ns)
             return (_at(moment - self.span), self.at) if side == "a" else (self.at, _at(moment + self.span))
-        return getattr(self, f"{side}_start"), getattr(self, f"{side}_end")
+        return self.own_times(side)
 
     def side(self, reader: Reader, side: str) -> Side:
         """The requests of side `a` or `b`."""
         start, end = self.times(reader.now_ns, side)
-        common = {key: getattr(self, key) for key in get_args(Dimension)}
-        times = {"start": start or self.start, "end": end or self.end}
-        query = WindowQuery.model_validate({**common, **self.own(side), **times})
+        query = self.of_side(side, start, end)
         window = query.window(reader)
         words = [value for values in self.own(side).values() for value in values]
         if start or end:

@@ -93,6 +93,20 @@ class WindowQuery(TimesQuery):
     slo_class: Names = Field([], description="only requests of this SLO class; may be repeated")
     vantage: Names = Field([], description="only requests measured there (`server`, `client`); may be repeated")
 
+    def own(self, side: str) -> dict[str, list[str]]:
+        """The filters that one side has alone, of a query with fields such as `a_model`; without those not given."""
+        return {key: given for key in get_args(Dimension) if (given := getattr(self, f"{side}_{key}", None))}
+
+    def own_times(self, side: str) -> tuple[Moment | None, Moment | None]:
+        """The start and the end that one side has alone; None for a common one."""
+        return getattr(self, f"{side}_start"), getattr(self, f"{side}_end")
+
+    def of_side(self, side: str, start: Moment | None, end: Moment | None) -> WindowQuery:
+        """The query of one side: its own filters and times, and the common ones in place of those that it lacks."""
+        common = {key: getattr(self, key) for key in get_args(Dimension)}
+        times = {"start": start or self.start, "end": end or self.end}
+        return WindowQuery.model_validate({**common, **self.own(side), **times})
+
     def window(self, reader: Reader) -> Window:
         """The window of an answer. Raises Problem unless it starts before it ends."""
         bounds = self.bounds(reader.now_ns)

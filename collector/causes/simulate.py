@@ -170,7 +170,6 @@ class _Run:
             else:
                 self._prefilling.remove(request)
             self._free += self._blocks[request]
-            self._computed[request] = 0
             heappush(self.waiting, request)
             preempted = True
         self._free -= needed
@@ -234,7 +233,7 @@ class _Run:
         """The time at which work ends that goes on now and rests while the device is closed."""
         end, closed = self.now + work, self.device.closed
         while self._closed < len(closed) and closed[self._closed][0] < end:
-            end += closed[self._closed][1] - max(closed[self._closed][0], self.now)
+            end += closed[self._closed][1] - closed[self._closed][0]
             self._closed += 1
         return end
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from collector.explainer.reading import SECOND_NS, SETTINGS, Happened, Process, 
 from collector.explainer.rows import Parts
 from collector.once_a_minute import OnceAMinute
 from collector.query.template import render
-from collector.stage import ThreadStage
+from collector.stage import ThreadStage, held
 from collector.status import IngestStatus
 from collector.store.errors import StoreError, is_unavailable, reason_of
 from collector.store.part_folders import PartFolders
@@ -81,16 +81,9 @@ class Explainer(ThreadStage):
         self._backlog.came(segment)
         self._news.set()
 
-    @contextmanager
-    def paused(self, timeout_s: float) -> Iterator[None]:
+    def paused(self, timeout_s: float) -> AbstractContextManager[None]:
         """Wait until nothing is being written, and hold the next insert until the context ends; raises TimeoutError."""
-        if not self._working.acquire(timeout=timeout_s):
-            msg = f"the {self.name} has been at one insert for {timeout_s:.0f} s"
-            raise TimeoutError(msg)
-        try:
-            yield
-        finally:
-            self._working.release()
+        return held(self._working, f"the {self.name} has been at one insert", timeout_s)
 
     def start(self) -> None:
         """Begin to explain."""

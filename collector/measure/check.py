@@ -61,11 +61,6 @@ class Judged(Answer):
         worse, good = (exp(min(one, _MOST_EVIDENCE)) for one in (worse, good))
         return cls(name=name, verdict=verdict, a=a, b=b, evidence_of_worse=worse, evidence_of_good=good)
 
-    @property
-    def good(self) -> float:
-        """The logarithm of the evidence that it is good."""
-        return log(self.evidence_of_good)
-
 
 class Check(Answer):
     """`/check`."""
@@ -94,7 +89,7 @@ class Share:
         return self.hits / self.n if self.n else None
 
 
-def bad_share(reader: Reader, counted: Counted, slo: Slo, window: Window, vantage: Sequence[str]) -> Share:
+def bad_share(reader: Reader, counted: Counted, slo: Slo) -> Share:
     """The bad requests among the judged ones. Bad requests that came together count as fewer."""
     tally, errors = counted.requests.tally, counted.errors
     if not tally.judged:
@@ -124,9 +119,13 @@ def _by_block(reader: Reader, slo: Slo, window: Window) -> tuple[Floats, Floats]
 def against_objective(checked: Share, budget: float, relevant: float) -> Judged:
     """The bad share against the budget, and against a budget that is larger by the relevant share."""
     worse = evidence(checked.hits, checked.n, budget) if (checked.share or 0.0) > budget else 0.0
+    return Judged.of("bad share", budget, checked.share, worse, _keeps(checked, budget, relevant), numbers=1)
+
+
+def _keeps(checked: Share, budget: float, relevant: float) -> float:
+    """The evidence that the bad share is below a budget that is larger by the relevant share."""
     larger = min(budget * (1 + relevant), 1 - 1e-9)
-    good = evidence(checked.hits, checked.n, larger) if checked.n and (checked.share or 0.0) < larger else 0.0
-    return Judged.of("bad share", budget, checked.share, worse, good, numbers=1)
+    return evidence(checked.hits, checked.n, larger) if checked.n and (checked.share or 0.0) < larger else 0.0
 
 
 def against_share(a: Share, b: Share, budget: float, relevant: float, of: int) -> Judged:
@@ -139,7 +138,7 @@ def against_share(a: Share, b: Share, budget: float, relevant: float, of: int) -
         if (b.share or 0.0) < (a.share or 0.0) * (1 + relevant):
             good = evidence(b.hits, hits, b.n * (1 + relevant) / (a.n + b.n * (1 + relevant)))
     if worse < log(of / ALPHA):
-        good = max(good, against_objective(b, budget, relevant).good)
+        good = max(good, _keeps(b, budget, relevant))
     return Judged.of("bad share", a.share, b.share, worse, good, numbers=of)
 
 
@@ -198,7 +197,7 @@ class Checked:
 def read(reader: Reader, slo: Slo, window: Window, vantage: Sequence[str], *, with_rows: bool) -> Checked:
     """Read one side. Its latencies are needed for a comparison alone."""
     counted = count(reader, window, vantage, [slo])
-    bad = bad_share(reader, counted, slo, window, vantage)
+    bad = bad_share(reader, counted, slo)
     return Checked(counted, bad, read_rows(reader, counted.window, counted.requests.total)[0] if with_rows else {})
 
 

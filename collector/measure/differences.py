@@ -22,7 +22,7 @@ from collector.measure.chance import Bools, Floats, Ints
 from collector.measure.reader import Reader
 from collector.measure.values import DIMENSIONS, value_counts
 from collector.measure.window import Window
-from collector.slo.counts import Number
+from collector.slo.counts import Number, as_number
 from collector.sql.fragment import Fragment, all_of, merged
 from tokentrail.shared.formatting import count as digits
 from tokentrail.shared.formatting import percent
@@ -139,8 +139,8 @@ def differences(reader: Reader, window: Window, selected: Fragment, compared: Fr
     return Differences(
         window=WindowOut.of(window, reader.complete_ns),
         summary=_summary(found, everything, tried),
-        selected=_plain(everything.selected),
-        others=_plain(everything.others),
+        selected=as_number(everything.selected),
+        others=as_number(everything.others),
         tried=tried,
         differences=found,
     )
@@ -306,7 +306,7 @@ def _difference(
     also: list[str],
 ) -> Difference:
     parts = {
-        name: ShareOut(requests=_plain(n[column].sum()), share=float(n[column].sum() / n.sum()))
+        name: ShareOut(requests=as_number(float(n[column].sum())), share=float(n[column].sum() / n.sum()))
         for name, n in counts.items()
     }
     return Difference(
@@ -317,10 +317,6 @@ def _difference(
         p=min(1.0, erfc(z / sqrt(2)) * tried),
         also=also,
     )
-
-
-def _plain(value: float) -> Number:
-    return int(value) if value == int(value) else float(value)
 
 
 def _is_significant(z: float, tried: int) -> bool:

@@ -15,7 +15,7 @@ from collector.measure.reader import Reader
 from collector.measure.times import SECOND_NS, rfc3339
 from collector.measure.verdicts import wanted
 from collector.measure.window import Window
-from collector.slo.counts import Number
+from collector.slo.counts import Number, as_number
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
 
@@ -85,7 +85,7 @@ def heatmap(
         edges_s=(2 ** np.linspace(low, high, rows + 1) / SECOND_NS).tolist() if found["most_ns"] else [],
         thresholds_s=sorted({ns / SECOND_NS for one in slos if (ns := one.thresholds.given().get(metric))}),
         cells=[
-            Cell(x=x, y=y - 1 if y else None, requests=_plain(n), bad=_plain(bad_ones), failed=_plain(failed))
+            Cell(x=x, y=y - 1 if y else None, requests=as_number(n), bad=as_number(bad_ones), failed=as_number(failed))
             for x, y, n, bad_ones, failed in grid.tolist()
         ],
     )
@@ -100,7 +100,3 @@ def _octaves(least_ns: float, most_ns: float, rows: int) -> tuple[float, float]:
         return 0.0, _LEAST_OCTAVES
     low, high = floor(12 * log2(least_ns)) / 12, (floor(12 * log2(most_ns)) + 1) / 12
     return low, max(high, low + _LEAST_OCTAVES)
-
-
-def _plain(value: float) -> Number:
-    return int(value) if value == int(value) else value

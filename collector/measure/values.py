@@ -9,7 +9,7 @@ from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.reader import Reader
 from collector.measure.window import Window
-from collector.slo.counts import Number
+from collector.slo.counts import Number, as_number
 from collector.sql.fragment import TRUE, Fragment
 
 DIMENSIONS: Final = (
@@ -55,6 +55,5 @@ def values(reader: Reader, window: Window, most: int) -> Values:
     rows = value_counts(reader, window, {name: f"toString({name})" for name in DIMENSIONS}, TRUE, most)
     labels: dict[str, list[Value]] = {name: [] for name in DIMENSIONS}
     for row in rows:
-        n = row["selected"]
-        labels[row["name"]].append(Value(value=row["value"], requests=int(n) if n == int(n) else n))
+        labels[row["name"]].append(Value(value=row["value"], requests=as_number(row["selected"])))
     return Values(window=WindowOut.of(window, reader.complete_ns), labels=labels)

@@ -12,6 +12,13 @@ from collector.slo.burn import Tally
 
 Number = int | float
 """A count: an integer, or a sum of weights when requests were sampled."""
+
+
+def as_number(value: float) -> Number:
+    """A sum of weights as a count: an integer where it is one."""
+    return int(value) if value == int(value) else value
+
+
 N = TypeVar("N", int | float, npt.NDArray[np.float64])
 _LEFT_OVER: Final = 0.5
 

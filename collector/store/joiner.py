@@ -6,13 +6,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.once_a_minute import OnceAMinute
+from collector.stage import ThreadStage, held
 from collector.status import IngestStatus
 from collector.store.definitions import SQL_DIR, without_comments
 from collector.store.errors import StoreError, reason_of
@@ -57,15 +58,13 @@ class _Request(NamedTuple):
         return self.trace, self.span
 
 
-class Joiner:
+class Joiner(ThreadStage):
     """A stage that joins the requests of each segment once, when it has waited `after_s` seconds for their parts.
 
     The spans lie in `held_requests` and `held_spans` (collector/sql/schema/30_held.sql). The insert's token follows
     from the segment's id, so a segment that was joined just before a crash is not joined twice. Segments that
     still wait when the collector stops are joined after its next start.
     """
-
-    name = "joiner"
 
     def __init__(
         self,
@@ -75,6 +74,7 @@ class Joiner:
         after_s: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__("joiner")
         self._store = store
         self._part_folders = PartFolders(store.folder)
         self._status = status
@@ -88,8 +88,6 @@ class Joiner:
         for wait_s in (0.0, after_s + _SECOND_S):  # a process before this one may have left requests that wait
             self._look_in(wait_s)
         self._working = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def on_joined(self, callback: Callable[[str], None]) -> None:
         """Call with the `segment` value of the rows after every insert. An error in the callback is only logged."""
@@ -99,27 +97,13 @@ class Joiner:
         """Look for requests once those of a segment that was inserted now have waited long enough."""
         self._look_in(self._after_s + _SECOND_S)
 
-    @contextmanager
-    def paused(self, timeout_s: float) -> Iterator[None]:
+    def paused(self, timeout_s: float) -> AbstractContextManager[None]:
         """Wait until no segment is being joined, and hold the next one until the context ends; raises TimeoutError."""
-        if not self._working.acquire(timeout=timeout_s):
-            msg = f"the {self.name} has been at one segment for {timeout_s:.0f} s"
-            raise TimeoutError(msg)
-        try:
-            yield
-        finally:
-            self._working.release()
+        return held(self._working, f"the {self.name} has been at one segment", timeout_s)
 
     def start(self) -> None:
         """Begin to join."""
         self._thread.start()
-
-    def stop(self, timeout_s: float) -> bool:
-        """End behind the segment that is being joined; False when that takes longer."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     def run_once(self) -> bool:
         """Join all that has waited long enough; tell whether nothing failed. Raises the store's errors."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import time
 from typing import Any, Final, TypeVar
@@ -23,6 +23,7 @@ from collector.once_a_minute import OnceAMinute
 from collector.receive.envelope import repeats_more
 from collector.receive.tokens import Columns, joined
 from collector.signals import Signal
+from collector.stage import held
 from collector.status import IngestStatus
 from collector.store.claims import Claims
 from collector.store.errors import reason_of
@@ -134,16 +135,9 @@ class Writer:
         self._writing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
-    @contextmanager
-    def paused(self, timeout_s: float) -> Iterator[None]:
+    def paused(self, timeout_s: float) -> AbstractContextManager[None]:
         """Wait until no segment is being written, and hold the next one until the context ends; raises TimeoutError."""
-        if not self._writing.acquire(timeout=timeout_s):
-            msg = f"the {self.name} has been at one segment for {timeout_s:.0f} s"
-            raise TimeoutError(msg)
-        try:
-            yield
-        finally:
-            self._writing.release()
+        return held(self._writing, f"the {self.name} has been at one segment", timeout_s)
 
     def on_segment(self, callback: SegmentCallback) -> None:
         """Call with the `segment` value of the rows after every insert. An error in the callback is only logged."""

@@ -15,6 +15,24 @@ def openapi():
     return app.openapi()
 
 
+NEEDED = {
+    "timeseries": {"metric": "ttft"},
+    "goodput": {"ttft": "500ms", "surface": "1"},
+    "compare": {"a.vantage": "server", "b.vantage": "client"},
+    "check": {"slo": "chat"},
+}
+"""Parameters without which a route gives no answer, by its path below /api/v1/."""
+
+
+def windowed(document):
+    """The paths below /api/v1/ that take a window and name no object, from the OpenAPI document."""
+    return [
+        path.removeprefix("/api/v1/")
+        for path, methods in document["paths"].items()
+        if {"start", "end"} <= {one["name"] for one in methods.get("get", {}).get("parameters", ())} and "{" not in path
+    ]
+
+
 class _Newest:
     """Stands for the object that was given last."""
 

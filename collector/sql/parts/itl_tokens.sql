@@ -4,5 +4,5 @@ FROM tokens
 WHERE minute >= toStartOfMinute(fromUnixTimestamp64Nano({first_ns:Int64}))
   AND minute <= toStartOfMinute(fromUnixTimestamp64Nano({end_ns:Int64} - 1)) AND request_key IN
 (
-    SELECT cityHash64(trace_id, span_id) FROM requests WHERE $parts.ended_in_window AND $filter AND status = 'ok'
+    SELECT $parts.request_key FROM requests WHERE $parts.ended_in_window AND $filter AND status = 'ok'
 )

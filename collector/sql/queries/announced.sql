@@ -3,7 +3,7 @@
 SELECT
     $parts.in_flight_columns,
     toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(seen) AS seen_ns,
-    toUnixTimestamp64Nano(heard) AS heard_ns, false AS unmeasured, cityHash64(trace_id, span_id) AS key
+    toUnixTimestamp64Nano(heard) AS heard_ns, false AS unmeasured, $parts.request_key AS key
 FROM
 (
     SELECT *

@@ -5,4 +5,4 @@ SELECT
     if(status = 'ok', toFloat64(e2e_ns), nan),
     ifNull(toFloat64(input_tokens), nan), ifNull(toFloat64(cached_tokens), nan), ifNull(toFloat64(output_tokens), nan)
 FROM requests
-WHERE $parts.ended_in_window AND $filter AND cityHash64(trace_id, span_id) % {of:UInt32} = 0
+WHERE $parts.ended_in_window AND $filter AND $parts.request_key % {of:UInt32} = 0

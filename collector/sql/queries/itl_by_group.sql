@@ -3,7 +3,7 @@ SELECT value, duration_us, count() AS n
 FROM (SELECT request_key, duration_us $parts.itl_tokens) AS token
 INNER JOIN
 (
-    SELECT cityHash64(trace_id, span_id) AS request_key, $column AS value
+    SELECT $parts.request_key AS request_key, $column AS value
     FROM requests
     WHERE $parts.ended_in_window AND $filter AND status = 'ok'
 ) AS request USING (request_key)

@@ -7,7 +7,7 @@ SELECT
 FROM (SELECT request_key, duration_us $parts.itl_tokens) AS token
 INNER JOIN
 (
-    SELECT cityHash64(trace_id, span_id) AS request_key, $parts.bucket AS bucket_ns
+    SELECT $parts.request_key AS request_key, $parts.bucket AS bucket_ns
     FROM requests
     WHERE $parts.ended_in_window AND $filter AND status = 'ok'
 ) AS request USING (request_key)

@@ -5,14 +5,9 @@ import pytest
 from collector.service import build_api
 from collector.slo.model import load_slos
 from tests.collector.rows import NOW, SECOND
+from tests.support.api import NEEDED, windowed
 
 COMPLETE = "2026-11-21T09:59:53Z"
-GIVEN = {
-    "goodput": {"e2e": "9s"},
-    "timeseries": {"metric": "requests"},
-    "compare": {"a.model": "m", "b.model": "n"},
-    "check": {"slo": "chat"},
-}
 OF_ANSWER = {"overview": "summary", "compare": "a"}
 """The part of an answer that has its window."""
 
@@ -36,24 +31,14 @@ def traffic(rows):
     rows.requests({"slo_class": "chat", "ttft_ns": 1, "tpot_ns": 1.0, "ended": end} for end in ends)
 
 
-def windowed(app):
-    """The paths that take a window."""
-    return [
-        path.removeprefix("/api/v1/").replace("{name}", "chat")
-        for path, methods in app.openapi()["paths"].items()
-        if {"start", "end"} <= {one["name"] for one in methods.get("get", {}).get("parameters", ())}
-        and "{trace_id}" not in path
-    ]
-
-
 def test_each_answer_about_a_window_says_up_to_when_it_is_complete(api, app):
-    paths = windowed(app)
+    paths = [*windowed(app.openapi()), "slos/chat"]
     assert {"summary", "slos/chat", "requests", "incidents", "engines", "samples", "spans/names"} <= {*paths}
     for path in paths:
-        answer = api(path, **GIVEN.get(path, {}))
+        answer = api(path, **NEEDED.get(path, {}))
         of_window = answer[OF_ANSWER[path]] if path in OF_ANSWER else answer
         assert of_window["window"]["complete_until"] == COMPLETE, path
-        past = api(path, **GIVEN.get(path, {}), start="-15m", end="-1m")
+        past = api(path, **NEEDED.get(path, {}), start="-15m", end="-1m")
         of_window = past[OF_ANSWER[path]] if path in OF_ANSWER else past
         assert of_window["window"]["complete_until"] == "2026-11-21T09:59:00Z"
 

@@ -2,7 +2,6 @@
 
 import base64
 import itertools
-import json
 import os
 import socket
 import subprocess
@@ -11,11 +10,12 @@ import threading
 import time
 from contextlib import suppress
 from datetime import datetime
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import httpx
 
 from tests.collector.backup.archives import tokentrail
+from tests.support.api import NEEDED, windowed
 from tests.support.collector import ROOT, Collector
 from tests.support.otlp import MS, Request
 from tokentrail import semconv
@@ -71,18 +71,12 @@ class Load(threading.Thread):
 def answers(collector, end_ns):
     """The answers of all endpoints about the requests that ended by a time, and the trail of one of them."""
     window = f"start=2026-01-01T00:00:00Z&end={end_ns // 10**9}.{end_ns % 10**9 + 1:09}"
-    paths = json.loads(collector.get("/openapi.json").text)["paths"]
     found = {}
-    for path, operations in paths.items():
-        windowed = {"start", "end"} <= {
-            parameter["name"] for parameter in operations.get("get", {}).get("parameters", ())
-        }
-        if not windowed or "{" in path or path == "/api/v1/explain":  # requests are explained later
+    for path in windowed(collector.get("/openapi.json").json()):
+        if path == "explain":  # requests are explained later
             continue
-        given = {"timeseries": "metric=ttft&step=1d", "goodput": "ttft=500ms&surface=1", "check": "slo=chat"}
-        given["compare"] = "a.vantage=server&b.vantage=client"
-        more = "&" + given.get(path.removeprefix("/api/v1/"), "")
-        answer = collector.get(f"{path}?{window}{more}")
+        params = NEEDED.get(path, {}) | ({"step": "1d"} if path == "timeseries" else {})
+        answer = collector.get(f"/api/v1/{path}?{window}&{urlencode(params)}")
         assert answer.status_code == 200, answer.text
         found[path] = answer.json()
     trail = collector.get(f"/api/v1/requests/{1:032x}")
@@ -135,7 +129,7 @@ def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
     assert (tmp_path / "again" / "settings" / "slos.yaml").read_text() == (tmp_path / "slos.yaml").read_text()
     second = Collector(tmp_path / "again", "--slos", str(tmp_path / "again" / "settings" / "slos.yaml")).start()
     assert answers(second, end_ns) == expected
-    assert expected["/api/v1/summary"]["requests"]["total"] == len(before)
+    assert expected["summary"]["requests"]["total"] == len(before)
     assert len(expected) >= 8
     assert second.post(request_body(10**6, time.time_ns())).status_code == 200
     second.wait_until(lambda: second.get(f"/api/v1/requests/{10**6:032x}").status_code == 200)
