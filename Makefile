@@ -132,7 +132,7 @@ gpu-wheels:  ## fetch into .gpu/wheels what a machine with a GPU and no package 
 			--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
 			--dest .gpu/wheels "$$(grep -i "^$$name==" constraints.txt)" || exit 1; done
 
-gpu:  ## on a machine with a GPU: CUDA tests, benchmarks and a traced run into .gpu/results (8 minutes; no package index)
+gpu:  ## on a machine with a GPU: CUDA tests, benchmarks and a traced run into .gpu/results (9 minutes; no package index)
 	@if [ -d .gpu/wheels ]; then $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target .gpu/site .gpu/wheels/*.whl; fi
 	PYTHONPATH=$(CURDIR)/.gpu/site $(GPU_PYTHON) -m benchmarks.gpu --results $(GPU_RESULTS) $(GPU_FLAGS)
 

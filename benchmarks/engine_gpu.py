@@ -1,14 +1,16 @@
 """Measures the engine on a GPU with random weights in the shape of Llama 3.1 8B.
 
 A decode step of one sequence is compared with the time in which the device's measured bandwidth reads the weights, keys
-and values, in three ways: with CUDA graphs, with the attention kernel alone, and with torch's attention. The peer of 64
-sequences is transformers' continuous batching: the same prompts, as many new tokens, in the same run.
+and values, in four ways: with CUDA graphs, with the attention kernel alone, with torch's attention, and with CUDA
+graphs and weights in FP8. The peer of 64 sequences is transformers' continuous batching in bfloat16: the same prompts,
+as many new tokens, in the same run.
 
 `--quick` takes a tiny shape and also runs on a CPU, where no figure means anything.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.device import Device, open_device
+from instrumented_engine.model.linear import Quantization
 from instrumented_engine.model.llama import Llama, LlamaConfig, LlamaWeights, build_weights, tensor_shape
 from instrumented_engine.model.operations import Operations
 from instrumented_engine.model.runner import ModelRunner
@@ -65,8 +68,18 @@ TINY = LlamaConfig(
     rms_norm_eps=1e-5,
     rope_theta=10_000.0,
 )
-WAYS = {"graphs": (True, True), "kernel": (True, False), "sdpa": (False, False)}
-"""Whether the attention kernel and CUDA graphs are used."""
+
+
+class Way(NamedTuple):
+    """Whether the attention kernel and CUDA graphs are used, and the format of the weights."""
+
+    paged: bool
+    graphs: bool
+    quantization: Quantization = "none"
+
+
+WAYS = {"graphs": Way(True, True), "kernel": Way(True, False), "sdpa": Way(False, False), "fp8": Way(True, True, "fp8")}
+MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 PREFILLS = 15
 """Prompts of different lengths. Some kernels are prepared anew for each length."""
 PACKAGES = ("torch", "triton", "transformers")
@@ -81,11 +94,12 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     size = QUICK if quick else FULL
     on_gpu = device.target.type == "cuda"
     numbers: dict[str, Any] = {"device": torch.cuda.get_device_name() if on_gpu else "cpu"}
-    for name, (paged, graphs) in WAYS.items():
-        if on_gpu or not paged:
-            model = Llama(size.config, random_weights(size.config, device), 1024, operations=operations(paged=paged))
-            numbers |= measured(name, engine_of(model, size, graphs=graphs), size, device)
-            del model
+    for name, way in WAYS.items():
+        if on_gpu or not way.paged:
+            weights = random_weights(size.config, device, way.quantization)
+            model = Llama(size.config, weights, 1024, operations=operations(paged=way.paged))
+            numbers |= measured(name, engine_of(model, size, graphs=way.graphs), size, device)
+            del weights, model
             if on_gpu:
                 torch.cuda.empty_cache()
             publish("engine_gpu", numbers, packages=PACKAGES, quick=quick, path=json)  # a later part may fail
@@ -105,13 +119,13 @@ def operations(*, paged: bool) -> Operations:
     return TritonOperations()
 
 
-def random_weights(config: LlamaConfig, device: Device) -> LlamaWeights:
+def random_weights(config: LlamaConfig, device: Device, quantization: Quantization) -> LlamaWeights:
     """Weights of the size that a trained model's have."""
 
     def tensor(name: str) -> torch.Tensor:
         return torch.randn(tensor_shape(config, name), dtype=device.dtype, device=device.target) * 0.02
 
-    return build_weights(config, tensor, lambda name: name == "output.weight", device.dtype, "none")
+    return build_weights(config, tensor, lambda name: name == "output.weight", device.dtype, quantization)
 
 
 def engine_of(model: Llama, size: Load, *, graphs: bool) -> Engine:
@@ -130,7 +144,7 @@ def engine_of(model: Llama, size: Load, *, graphs: bool) -> Engine:
 def measured(name: str, engine: Engine, size: Load, device: Device) -> dict[str, float]:
     """The time of a step of one sequence and its share of the bandwidth, and the rate of the largest batch."""
     runner: Any = engine._runner
-    peaks = measure_peaks(device.target, device.dtype)
+    peaks = measure_peaks(device.target, device.dtype, WAYS[name].quantization)
     step = engine_steps(engine, 1, size.context)
     times = [timed(step) for _ in range(size.steps + 3)][3:]
     read = runner._model.weights.nbytes + (size.context + 3 + size.steps / 2) * runner.block_bytes / 16
@@ -140,6 +154,10 @@ def measured(name: str, engine: Engine, size: Load, device: Device) -> dict[str,
     for when in ("new", "known"):
         prefills = [timed(engine_steps(engine, 1, size.context - length)) for length in range(1, PREFILLS + 1)]
         numbers |= interval(f"{name}_prefill_of_{when}_length_ms", [seconds * 1e3 for seconds in prefills])
+    matrices = 2 * sum(math.prod(tensor_shape(size.config, f"blk.0.{part}.weight")) for part in MATRICES)
+    numbers[f"{name}_prefill_mfu"] = (
+        matrices * size.config.layers * (size.context - PREFILLS) / min(prefills) / peaks.flops_per_s
+    )
     for _ in range(2):  # the first run pays for lazy starts, as the peer's does
         step = engine_steps(engine, size.batch, size.context)
         seconds = 0.0

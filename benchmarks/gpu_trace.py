@@ -5,7 +5,7 @@ other, which together are one request), `client.jsonl.gz` (one line a request: u
 came and when it ended) and `truth.json` (each fault with its begin and end).
 
 The faults: a prompt of 6,000 tokens among chats, the process stopped for 400 ms, and 60 long answers at once, which
-need more KV blocks than there are.
+need more KV blocks than there are. `--without` leaves a fault out of the same load: the truth of a what-if.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -54,6 +54,7 @@ def main(
     folder: Path,
     quick: Quick = False,
     device: Annotated[str, typer.Option(help="The engine's --device.")] = "auto",
+    without: Annotated[list[str] | None, typer.Option(help="A fault to leave out: long_prompt, stop or burst.")] = None,
 ) -> None:
     """Serve a random model, play the load, and keep the exports of the engine."""
     load = QUICK if quick else FULL
@@ -61,7 +62,7 @@ def main(
     with tempfile.TemporaryDirectory() as model, Sink() as sink:
         write(Path(model), load.shape)
         with engine(Path(model), sink.url, load, device, folder) as (process, port):
-            calls, faults = play(process, port, load)
+            calls, faults = play(process, port, load, without or ())
         sink.keep(folder)
     (folder / "truth.json").write_text(json.dumps({"load": load._asdict(), "faults": faults}, indent=1) + "\n")
     lines = "".join(json.dumps(call) + "\n" for call in calls)
@@ -71,7 +72,9 @@ def main(
     print(*(f"failed: {call['error']}" for call in failed[:5]), sep="\n")
 
 
-def play(process: subprocess.Popen[bytes], port: int, load: Load) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def play(
+    process: subprocess.Popen[bytes], port: int, load: Load, without: Collection[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The requests as their clients saw them, and the faults with unix ns."""
     rng = random.Random(7)
     calls: list[dict[str, Any]] = []
@@ -80,6 +83,8 @@ def play(process: subprocess.Popen[bytes], port: int, load: Load) -> tuple[list[
 
     def send(kind: str, prompt: int, output: int) -> None:
         text = " ".join(f"w{rng.randrange(2, WORDS)}" for _ in range(prompt))
+        if kind in without:  # the load's numbers are drawn all the same
+            return
         call = {"kind": kind, "input": prompt, "output": output, "chunks": [], "error": ""}
         calls.append(call)
         threads.append(threading.Thread(target=ask, args=(port, text, call)))
@@ -92,14 +97,16 @@ def play(process: subprocess.Popen[bytes], port: int, load: Load) -> tuple[list[
             send("chat", rng.randint(30, 300), rng.randint(30, 150))
 
     def fault(name: str, **numbers: object) -> None:
-        faults.append({"name": name, "at_unix_ns": time.time_ns(), **numbers})
+        if name not in without:
+            faults.append({"name": name, "at_unix_ns": time.time_ns(), **numbers})
 
     chats(load.seconds / 2)
     fault("long_prompt", tokens=load.long_prompt)
     send("long_prompt", load.long_prompt, 20)
     chats(load.seconds / 4)
     fault("stop", ns=STOP_NS)
-    process.send_signal(signal.SIGSTOP)
+    if "stop" not in without:
+        process.send_signal(signal.SIGSTOP)
     time.sleep(STOP_NS / 1e9)
     process.send_signal(signal.SIGCONT)
     chats(load.seconds / 4)

@@ -216,19 +216,21 @@ class Fp8Linear:
     """
 
     def __init__(self, weight: Tensor) -> None:
-        self._weight, self._scale = _to_fp8(weight.float())
+        self._weight, self._scale = to_fp8(weight.float())
         self.nbytes = self._weight.nbytes + self._scale.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply."""
-        rows, scale = _to_fp8(x.float())
-        product: Tensor = torch._scaled_mm(
-            rows, self._weight.t(), scale_a=scale, scale_b=self._scale.t(), out_dtype=x.dtype
-        )
-        return product
+        return multiply_fp8(to_fp8(x.float()), (self._weight, self._scale), x.dtype)
 
 
-def _to_fp8(matrix: Tensor) -> tuple[Tensor, Tensor]:
+def multiply_fp8(rows: tuple[Tensor, Tensor], weight: tuple[Tensor, Tensor], dtype: torch.dtype) -> Tensor:
+    """The product of rows with a weight (out, in), each in FP8 with the scales of its rows."""
+    product: Tensor = torch._scaled_mm(rows[0], weight[0].t(), scale_a=rows[1], scale_b=weight[1].t(), out_dtype=dtype)
+    return product
+
+
+def to_fp8(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The rows of a matrix in 8 bits, and their scales (rows, 1): the largest number of a row becomes FP8's largest."""
     scale = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / torch.finfo(FP8).max
     return (matrix / scale).to(FP8), scale
