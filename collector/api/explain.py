@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
@@ -15,9 +17,13 @@ from collector.measure.explain import Question, explain
 from collector.measure.explained import Metric
 from collector.measure.explanation import Explanation
 from collector.measure.reader import Reader
+from collector.measure.times import parse_moment
 from collector.slo.model import Promise, Thresholds
+from collector.sql.fragment import Fragment, all_of, any_of, negated
 
 _MOST_SETS = 50
+_MOST_STRETCHES = 100
+_MOST_SLOWEST = 200
 
 
 class ExplainQuery(WindowQuery):
@@ -35,6 +41,12 @@ class ExplainQuery(WindowQuery):
     without: Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=_MOST_SETS)] = Field(
         [], description="causes, joined by commas: the attainment without all of them; may be repeated"
     )
+    slowest: Annotated[int, Field(ge=0, le=_MOST_SLOWEST)] = Field(
+        0, description="so many of the requests with the longest time, each with its causes"
+    )
+    leave_out: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=_MOST_STRETCHES)] = Field(
+        [], description="`START/END`: without the requests that ended in this stretch; may be repeated"
+    )
 
 
 def router(ctx: Context) -> APIRouter:
@@ -45,7 +57,9 @@ def router(ctx: Context) -> APIRouter:
     def get_explain(query: Annotated[ExplainQuery, Query()]) -> Explanation:
         """The causes of slow requests beside typical ones, by the largest excess, and the attainment without each."""
         reader = ctx.reader()
-        return explain(reader, query.window(reader), query.vantage, _question(reader, query))
+        window = query.window(reader)
+        kept = all_of(window.filter, negated(_in_stretches(query.leave_out, reader.now_ns)))
+        return explain(reader, replace(window, filter=kept), query.vantage, _question(reader, query))
 
     return routes
 
@@ -65,8 +79,30 @@ def _question(reader: Reader, query: ExplainQuery) -> Question:
     elif given:
         promises = (Promise.to_all(Thresholds.model_construct(None, **given)),)
     return Question(
-        promises, query.metric, 0.99 if query.quantile is None else query.quantile, [*map(_causes, query.without)]
+        promises,
+        query.metric,
+        0.99 if query.quantile is None else query.quantile,
+        [*map(_causes, query.without)],
+        query.slowest,
     )
+
+
+def _in_stretches(texts: Sequence[str], now_ns: int) -> Fragment:
+    """Requests that ended in one of these stretches of time. Raises Problem for one that is none."""
+    found = []
+    for i, text in enumerate(texts):
+        first, is_given, last = text.partition("/")
+        try:
+            start, end = parse_moment(first).at(now_ns), parse_moment(last).at(now_ns)
+        except ValueError as error:
+            raise bad_parameter("leave_out", f"{text[:60]!r} is not START/END: {error}") from error
+        if not is_given or start >= end:
+            raise bad_parameter("leave_out", f"{text[:60]!r} is not START/END, with the start before the end")
+        names = f"out_{i}_from", f"out_{i}_to"
+        first_at, last_at = (f"fromUnixTimestamp64Nano({{{name}:Int64}})" for name in names)
+        bounds = dict(zip(names, (start, end), strict=True))
+        found.append(Fragment(f"end >= {first_at} AND end < {last_at}", bounds))
+    return any_of(*found)
 
 
 def _causes(text: str) -> frozenset[str]:

@@ -38,7 +38,7 @@ def exemplars(reader: Reader, rows: Rows, beyond: Beyond) -> dict[str, list[Exem
         order = np.argsort(-excess, kind="stable")[:_EXEMPLARS]
         places[name] = [i for i in order.tolist() if excess[i] > 0]
     keys = {i: (int(rows.rows["end_ns"][i]), int(rows.rows["key"][i])) for of in places.values() for i in of}
-    named = _named(reader, keys.values())
+    named = find_named(reader, keys.values())
     return {
         name: [
             Exemplar(
@@ -54,7 +54,7 @@ def exemplars(reader: Reader, rows: Rows, beyond: Beyond) -> dict[str, list[Exem
     }
 
 
-def _named(reader: Reader, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
+def find_named(reader: Reader, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
     """The requests that ended at these moments and have these keys, of those that the caller may see."""
     asked = sorted(set(wanted))
     if not asked:
@@ -90,7 +90,7 @@ def of_prompts(reader: Reader, window: Window, *, suffered_s: float) -> list[Cul
     groups = reader.queries.rows("explain_inflicted", asked, **window.bounds, limit=_MOST_GROUPS)
     whole = float(sum(group["us"] for group in groups))
     top = reader.queries.rows("explain_inflicters", asked, **window.bounds, limit=_MOST_INFLICTERS) if whole else []
-    named = _named(reader, ((row["end_ns"], row["request_key"]) for row in top))
+    named = find_named(reader, ((row["end_ns"], row["request_key"]) for row in top))
     found: list[Culprit] = []
     lengths: Counter[str] = Counter()
     for row in top:
@@ -138,7 +138,7 @@ def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], l
     )
     ids = [(end_ns, key & 0xFFFFFFFF) for end_ns, key in zip(ends, keys, strict=True)]
     worst = {delay: culprits[:_MOST] for delay, culprits in found.items()}
-    named = _named(reader, (ids[one.row] for culprits in worst.values() for one in culprits))
+    named = find_named(reader, (ids[one.row] for culprits in worst.values() for one in culprits))
     return {
         delay: [
             Culprit(

@@ -23,6 +23,7 @@ from collector.measure.explanation import (
     Level,
     LevelOut,
     ModelOut,
+    OfModel,
     Part,
     Selected,
     TypicalOut,
@@ -31,6 +32,7 @@ from collector.measure.explanation import (
 )
 from collector.measure.reader import Reader
 from collector.measure.served import Served, advice, read_models, read_processes
+from collector.measure.slowest import by_model, slowest
 from collector.measure.tail import Beyond, Floats, shares
 from collector.measure.waiting import waiting
 from collector.measure.window import Window
@@ -51,6 +53,8 @@ class Question:
     metric: Metric | None = None
     quantile: float = 0.99
     without: Sequence[Collection[str]] = ()
+    slowest: int = 0
+    """So many of the requests are told one by one."""
 
     @property
     def slo(self) -> Slo | None:
@@ -133,7 +137,13 @@ class _Answer:
                 selected, parts, question.metric, question.quantile, value_s, self.counted.requests.attainment
             ),
             note=self._note(),
+            slowest=slowest(self.reader, self.rows, self._beyond, question.slowest) if question.slowest else [],
+            by_model=self._by_model(),
         )
+
+    def _by_model(self) -> list[OfModel]:
+        is_whole = self.counted.errors is None
+        return by_model(self.reader, self.population, self.rows, self._beyond, whole=is_whole)
 
     @cached_property
     def _beyond(self) -> Beyond:

@@ -27,7 +27,7 @@ MOST_TYPICAL: Final = 50_000
 """Of more requests, every second, third, … one is read, by its key, and stands for so many."""
 _CHOSEN: Final = np.dtype(
     [
-        *(("end_ns", "<i8"), ("key", "<u4"), ("cell", "<u8"), ("weight", "<f8")),
+        *(("end_ns", "<i8"), ("key", "<u4"), ("cell", "<u8"), ("weight", "<f8"), ("model", "<u8")),
         *(("ttft_us", "<u4"), ("tpot_us", "<u4"), ("e2e_us", "<u4"), ("status", "u1"), ("is_bound", "u1")),
     ]
 )

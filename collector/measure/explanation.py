@@ -147,6 +147,29 @@ class WaitingOut(Answer):
     text: str
 
 
+class Slow(Answer):
+    """A selected request, with the seconds that it spent in each cause."""
+
+    trace_id: str
+    span_id: str
+    model: str
+    tenant: str
+    end: str
+    time_s: float
+    parts: dict[str, float]
+    """By cause, in the order of causes.yaml; they add up to `time_s`."""
+
+
+class OfModel(Answer):
+    """The selected requests of one model. Durations are sums over them, by weight."""
+
+    model: str
+    requests: Number
+    time_s: float
+    parts: dict[str, float]
+    """By cause, as those of one request."""
+
+
 class Explanation(Answer):
     """`/explain`."""
 
@@ -173,6 +196,10 @@ class Explanation(Answer):
     sentence: str
     note: str | None
     """What is missing, and why."""
+    slowest: list[Slow]
+    """The selected requests with the longest time, as many as `slowest` asks for; the longest first."""
+    by_model: list[OfModel]
+    """The models with the longest time first."""
 
 
 _MOST_NAMED: Final = 3

@@ -6,7 +6,7 @@ SELECT
     toUnixTimestamp64Nano(heard) AS heard_ns, false AS unmeasured, $parts.request_key AS key
 FROM
 (
-    SELECT *
+    SELECT *, fromUnixTimestamp64Nano({end_ns:Int64}) AS end -- for a filter of times: it goes on
     FROM open_requests
     PREWHERE $parts.announced
     ORDER BY seen DESC

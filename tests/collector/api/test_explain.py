@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.causes.names import PARTS
+from collector.measure.times import rfc3339
 from collector.service import build_api
 from collector.slo.model import load_slos
 from tests.collector.rows import NOW, SECOND
@@ -641,3 +642,65 @@ def test_without_a_typical_request_the_sentence_says_where_the_time_went(api, ro
         "Time of the TTFT of the slowest 10 % of requests (4.51 s or longer): 90 % cold start, 10 % unexplained."
         " There is no typical request to compare with."
     )
+
+
+def test_the_slowest_are_told_one_by_one_and_by_model(rows, api):
+    made = [
+        request(
+            ttft={"own_prompt": 80, "wait_kv": 1000 + 10 * i},
+            rest={"batch": 100, "stall": 5000 if i == 2 else 0},
+            slo_class="chat",
+            model="a" if i % 3 else "b",
+        )
+        for i in range(7)
+    ]
+    found = store(rows, [*chats(20, model="a"), *made])[20:]
+    answer = api("explain", slo="chat", slowest=3)
+    total_s = [sum(of.values()) for i in range(7) for of in [{"t": 1.18 + 0.01 * i + (5 if i == 2 else 0)}]]
+    order = sorted(range(7), key=lambda i: -total_s[i])
+    told = answer["slowest"]
+    assert (
+        [one["trace_id"] for one in told]
+        == [found[i]["trace_id"] for i in order[:3]]
+        == [found[i]["trace_id"] for i in (2, 6, 5)]
+    )
+    assert told[0]["parts"] == pytest.approx({"wait_kv": 1.02, "own_prompt": 0.08, "batch": 0.1, "stall": 5.0})
+    assert [one["time_s"] for one in told] == pytest.approx([total_s[i] for i in order[:3]])
+    assert [(one["model"], one["tenant"]) for one in told] == [("a", found[2]["tenant"]), ("b", ""), ("a", "")]
+    models = {one["model"]: one for one in answer["by_model"]}
+    assert {name: one["requests"] for name, one in models.items()} == {"a": 4, "b": 3}
+    assert sum(one["time_s"] for one in models.values()) == pytest.approx(answer["selected"]["time_s"])
+    assert models["b"]["parts"] == pytest.approx({"wait_kv": 3.09, "own_prompt": 0.24, "batch": 0.3})
+    assert answer["by_model"][0]["model"] == "a", "the longest time first"
+    assert api("explain", slo="chat")["slowest"] == []
+    tail = api("explain", metric="ttft", quantile=0.99, slowest=10)
+    assert [one["trace_id"] for one in tail["slowest"]] == [found[6]["trace_id"]]
+    assert tail["slowest"][0]["parts"] == pytest.approx({"wait_kv": 1.06, "own_prompt": 0.08}), "of TTFT alone"
+
+
+def test_stretches_of_time_are_left_out(rows, api):
+    """Ended ones by their end; one that has not ended is of now."""
+    slow = request(ttft={"wait_kv": 2000}, rest={"batch": 100}, slo_class="chat")
+    found = store(rows, [*chats(10), slow, *chats(10), slow])  # a nanosecond apart, the newest first
+    rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="chat", ttft_ns=None)
+    ends = [NOW - SECOND - i for i in range(len(found))]
+
+    def asked(*stretches):
+        texts = [f"{rfc3339(start)}/{rfc3339(end)}" for start, end in stretches]
+        answer = api("explain", slo="chat", leave_out=texts, slowest=9)
+        return answer["selected"]["requests"], answer["attainment"], [one["trace_id"] for one in answer["slowest"]]
+
+    both = {found[10]["trace_id"], found[21]["trace_id"]}
+    n, attainment, told = asked()
+    assert (n, attainment, {*told}) == (2, 20 / 23, both)
+    assert asked((ends[10], ends[9])) == (1, 20 / 22, [found[21]["trace_id"]])
+    assert asked((ends[11], ends[10]))[0] == 2, "the end is not in it"
+    assert asked((ends[10], ends[10] + 1), (ends[21], ends[21] + 1))[:2] == (0, 20 / 21)
+
+
+@pytest.mark.parametrize("text", ["-5m", "now/-5m", "-5m/-5m", "soon/now", "-5m/"])
+def test_a_stretch_that_is_none_is_refused(api, text):
+    answer = api.client.get("/api/v1/explain", params={"leave_out": text})
+    assert answer.status_code == 400
+    assert "leave_out" in answer.text
+    assert "START/END" in answer.text

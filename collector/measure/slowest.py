@@ -1,0 +1,73 @@
+"""Where single slow requests spent their time, and those of each model together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import numpy as np
+
+from collector.causes.names import PARTS
+from collector.measure.culprits import find_named
+from collector.measure.explained import Rows
+from collector.measure.explanation import OfModel, Slow
+from collector.measure.reader import Reader
+from collector.measure.tail import Beyond, Floats
+from collector.measure.times import rfc3339
+from collector.measure.window import Window
+
+_MOST_MODELS: Final = 100
+
+
+def slowest(reader: Reader, rows: Rows, beyond: Beyond, most: int) -> list[Slow]:
+    """The requests with the longest time, the longest first, without those that the store has no more."""
+    total = beyond.time.sum(0)
+    order = np.argsort(-total, kind="stable")[:most].tolist()
+    keys = {i: (int(rows.rows["end_ns"][i]), int(rows.rows["key"][i])) for i in order}
+    known = find_named(reader, keys.values())
+    return [
+        Slow(
+            trace_id=row["trace_id_hex"],
+            span_id=row["span_id_hex"],
+            model=row["model"],
+            tenant=row["tenant"],
+            end=rfc3339(keys[i][0]),
+            time_s=float(total[i]) / 1e6,
+            parts=_parts(beyond.time[:, i]),
+        )
+        for i in order
+        if (row := known.get(keys[i]))
+    ]
+
+
+def by_model(reader: Reader, window: Window, rows: Rows, beyond: Beyond, *, whole: bool) -> list[OfModel]:
+    """Sums by model, those with the longest time first. `whole`: each request stands for itself."""
+    if not rows.n:
+        return []
+    names: Mapping[int, str] = {
+        row["number"]: row["name"]
+        for row in reader.queries.rows(
+            "explain_models_of", {"filter": window.filter}, **window.bounds, limit=_MOST_MODELS
+        )
+    }
+    found = []
+    for number in np.unique(rows.requests["model"]).tolist():
+        if number not in names:
+            continue
+        of = rows.requests["model"] == number
+        weight = rows.weight[of]
+        sums = (beyond.time[:, of] * weight).sum(1)
+        n = float(weight.sum())
+        found.append(
+            OfModel(
+                model=names[number],
+                requests=round(n) if whole else round(n, 3),
+                time_s=float(sums.sum()) / 1e6,
+                parts=_parts(sums),
+            )
+        )
+    return sorted(found, key=lambda one: (-one.time_s, one.model))
+
+
+def _parts(us: Floats | Collection[float]) -> dict[str, float]:
+    return {name: float(value) / 1e6 for name, value in zip(PARTS, us, strict=True) if value}
