@@ -32,7 +32,7 @@ from collector.measure.explanation import (
 )
 from collector.measure.reader import Reader
 from collector.measure.served import Served, advice, read_models, read_processes
-from collector.measure.slowest import by_model, slowest
+from collector.measure.slowest import by_group, by_model, slowest
 from collector.measure.tail import Beyond, Floats, shares
 from collector.measure.waiting import waiting
 from collector.measure.window import Window
@@ -121,6 +121,7 @@ class _Answer:
             typical=self._typical(),
             attainment=attainment,
             parts=parts,
+            groups=by_group(parts, self._without),
             unexplained_s=self._unexplained_us / 1e6,
             without=[self._without(causes) for causes in question.without] if self._hidden is None else [],
             without_hidden=self._hidden,

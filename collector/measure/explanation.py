@@ -76,6 +76,22 @@ class Part(Answer):
     advice: str
 
 
+class Group(Answer):
+    """What people call one cause: sums over the causes that share this name."""
+
+    group: str
+    colour: str
+    """In charts: `#94a3b8`."""
+    causes: list[str]
+    """Those that took time, in the order of causes.yaml."""
+    time_s: float
+    typical_s: float | None
+    share: float | None
+    requests: Number | None
+    without: WithoutOut | None
+    """Without all of its causes together."""
+
+
 class Selected(Answer):
     """The requests that are explained."""
 
@@ -184,6 +200,8 @@ class Explanation(Answer):
     attainment: float | None
     parts: list[Part]
     """The causes, the largest excess first."""
+    groups: list[Group]
+    """The same by what people call them: what is worth most points first, then what took most time."""
     unexplained_s: float
     without: list[WithoutOut]
     """Of the causes that were asked for."""

@@ -1,20 +1,22 @@
-"""Where single slow requests spent their time, and those of each model together."""
+"""Where single slow requests spent their time, those of each model, and all by what people call the causes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from collector.causes.names import PARTS
+from collector.causes.names import PARTS, load_causes
 from collector.measure.culprits import find_named
 from collector.measure.explained import Rows
-from collector.measure.explanation import OfModel, Slow
+from collector.measure.explanation import Group, OfModel, Part, Slow, WithoutOut
 from collector.measure.reader import Reader
 from collector.measure.tail import Beyond, Floats
 from collector.measure.times import rfc3339
 from collector.measure.window import Window
+from collector.slo.counts import Number
 
 _MOST_MODELS: Final = 100
 
@@ -67,6 +69,32 @@ def by_model(reader: Reader, window: Window, rows: Rows, beyond: Beyond, *, whol
             )
         )
     return sorted(found, key=lambda one: (-one.time_s, one.model))
+
+
+def by_group(parts: Sequence[Part], without: Callable[[Collection[str]], WithoutOut]) -> list[Group]:
+    """The sums of causes that share a name. `without` is asked where several do, and their part has an answer."""
+    together: defaultdict[str, list[Part]] = defaultdict(list)
+    for part in sorted(parts, key=lambda part: PARTS.index(part.cause)):
+        together[part.group].append(part)
+    found = [
+        Group(
+            group=name,
+            colour=load_causes()[of[0].cause].colour,
+            causes=[part.cause for part in of],
+            time_s=sum(part.time_s for part in of),
+            typical_s=_sum([part.typical_s for part in of]),
+            share=_sum([part.share for part in of]),
+            requests=_sum([part.requests for part in of]),
+            without=of[0].without if len(of) == 1 or not of[0].without else without([part.cause for part in of]),
+        )
+        for name, of in together.items()
+    ]
+    return sorted(found, key=lambda one: (-((one.without and one.without.points) or 0.0), -one.time_s))
+
+
+def _sum(values: Sequence[Number | None]) -> Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _parts(us: Floats | Collection[float]) -> dict[str, float]:

@@ -704,3 +704,26 @@ def test_a_stretch_that_is_none_is_refused(api, text):
     assert answer.status_code == 400
     assert "leave_out" in answer.text
     assert "START/END" in answer.text
+
+
+def test_causes_with_one_name_are_one_group_and_are_left_out_together(rows, api):
+    kv = request(
+        ttft={"own_prompt": 80}, rest={"batch": 100, "preempted": 1200, "recompute": 1200}, tokens=11, slo_class="chat"
+    )
+    queue = request(ttft={"wait_kv": 900}, rest={"batch": 100}, slo_class="chat")
+    store(rows, [*chats(15), kv, kv, queue])
+    answer = api("explain", slo="chat")
+    parts, groups = by_cause(answer), {one["group"]: one for one in answer["groups"]}
+    both = groups["preempted and recomputed"]
+    assert both["causes"] == ["preempted", "recompute"]
+    for name in ("time_s", "typical_s", "share", "requests"):
+        assert both[name] == pytest.approx(parts["preempted"][name] + parts["recompute"][name])
+    assert both["without"]["causes"] == ["preempted", "recompute"]
+    assert parts["preempted"]["without"]["points"] == parts["recompute"]["without"]["points"] == 0, "one is not enough"
+    assert both["without"]["points"] == pytest.approx(100 * 2 / 18)
+    assert groups["waiting for KV"]["without"] == parts["wait_kv"]["without"]
+    assert [one["group"] for one in answer["groups"]][:2] == ["preempted and recomputed", "waiting for KV"]
+    worth = [one["without"]["points"] for one in answer["groups"]]
+    assert worth == sorted(worth, reverse=True)
+    assert sum(one["time_s"] for one in answer["groups"]) == pytest.approx(answer["selected"]["time_s"])
+    assert all(one["without"] is None for one in api("explain", metric="ttft")["groups"])
