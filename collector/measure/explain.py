@@ -121,7 +121,7 @@ class _Answer:
             typical=self._typical(),
             attainment=attainment,
             parts=parts,
-            groups=by_group(parts, self._without),
+            groups=by_group(parts, self.rows, self._beyond, self._without),
             unexplained_s=self._unexplained_us / 1e6,
             without=[self._without(causes) for causes in question.without] if self._hidden is None else [],
             without_hidden=self._hidden,

@@ -90,6 +90,9 @@ class Group(Answer):
     requests: Number | None
     without: WithoutOut | None
     """Without all of its causes together."""
+    start: str | None
+    """Of the time beyond the typical, 90 % is of requests that ended between this moment and `end`."""
+    end: str | None
 
 
 class Selected(Answer):

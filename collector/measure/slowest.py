@@ -19,6 +19,7 @@ from collector.measure.window import Window
 from collector.slo.counts import Number
 
 _MOST_MODELS: Final = 100
+_OUTSIDE: Final = 0.05
 
 
 def slowest(reader: Reader, rows: Rows, beyond: Beyond, most: int) -> list[Slow]:
@@ -71,7 +72,9 @@ def by_model(reader: Reader, window: Window, rows: Rows, beyond: Beyond, *, whol
     return sorted(found, key=lambda one: (-one.time_s, one.model))
 
 
-def by_group(parts: Sequence[Part], without: Callable[[Collection[str]], WithoutOut]) -> list[Group]:
+def by_group(
+    parts: Sequence[Part], rows: Rows, beyond: Beyond, without: Callable[[Collection[str]], WithoutOut]
+) -> list[Group]:
     """The sums of causes that share a name. `without` is asked where several do, and their part has an answer."""
     together: defaultdict[str, list[Part]] = defaultdict(list)
     for part in sorted(parts, key=lambda part: PARTS.index(part.cause)):
@@ -86,10 +89,23 @@ def by_group(parts: Sequence[Part], without: Callable[[Collection[str]], Without
             share=_sum([part.share for part in of]),
             requests=_sum([part.requests for part in of]),
             without=of[0].without if len(of) == 1 or not of[0].without else without([part.cause for part in of]),
+            **_when(rows, beyond, [PARTS.index(part.cause) for part in of]),
         )
         for name, of in together.items()
     ]
     return sorted(found, key=lambda one: (-((one.without and one.without.points) or 0.0), -one.time_s))
+
+
+def _when(rows: Rows, beyond: Beyond, causes: Sequence[int]) -> dict[str, str | None]:
+    """Between which ends of requests the middle 90 % of what they lost to these causes is."""
+    lost = np.maximum(np.round(beyond.excess[causes].sum(0), 3), 0) * rows.weight
+    whole = float(lost.sum())
+    if not whole:
+        return {"start": None, "end": None}
+    ends = rows.rows["end_ns"]
+    order = np.argsort(ends, kind="stable")
+    first, last = np.searchsorted(np.cumsum(lost[order]), [_OUTSIDE * whole, (1 - _OUTSIDE) * whole]).tolist()
+    return {"start": rfc3339(int(ends[order][first])), "end": rfc3339(int(ends[order][min(last, rows.n - 1)]))}
 
 
 def _sum(values: Sequence[Number | None]) -> Number | None:

@@ -727,3 +727,16 @@ def test_causes_with_one_name_are_one_group_and_are_left_out_together(rows, api)
     assert worth == sorted(worth, reverse=True)
     assert sum(one["time_s"] for one in answer["groups"]) == pytest.approx(answer["selected"]["time_s"])
     assert all(one["without"] is None for one in api("explain", metric="ttft")["groups"])
+
+
+def test_a_group_tells_when_its_time_was_lost(rows, api):
+    """Without the twentieth that is earliest and the twentieth that is latest."""
+    slow = [request(ttft={"wait_kv": 800}, rest={"batch": 200}, slo_class="chat") for _ in range(50)]
+    few = request(ttft={"stall": 800}, rest={"batch": 200}, slo_class="chat")
+    store(rows, [few, *slow, *chats(80)])
+    groups = {one["group"]: one for one in api("explain", slo="chat")["groups"]}
+    at = [rfc3339(NOW - SECOND - i) for i in range(51)]  # the newest first
+    assert groups["waiting for KV"]["start"] == at[48]
+    assert groups["waiting for KV"]["end"] == at[3]
+    assert groups["stall"]["start"] == groups["stall"]["end"] == at[0]
+    assert groups["others' answers"]["start"] is None, "it took no longer than a typical request"
