@@ -731,8 +731,8 @@ def test_causes_with_one_name_are_one_group_and_are_left_out_together(rows, api)
 
 def test_a_group_tells_when_its_time_was_lost(rows, api):
     """Without the twentieth that is earliest and the twentieth that is latest."""
-    slow = [request(ttft={"wait_kv": 800}, rest={"batch": 200}, slo_class="chat") for _ in range(50)]
-    few = request(ttft={"stall": 800}, rest={"batch": 200}, slo_class="chat")
+    slow = [request(ttft={"wait_kv": 800}, rest={"batch": 150, "alone": 50}, slo_class="chat") for _ in range(50)]
+    few = request(ttft={"stall": 800}, rest={"batch": 150, "alone": 50}, slo_class="chat")
     store(rows, [few, *slow, *chats(80)])
     groups = {one["group"]: one for one in api("explain", slo="chat")["groups"]}
     at = [rfc3339(NOW - SECOND - i) for i in range(51)]  # the newest first
