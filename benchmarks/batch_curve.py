@@ -1,7 +1,7 @@
 """Throughput and latency by batch size, 1 to 64: so many clients, each of which sends a request after each answer.
 
 Each size is a variant of the engine, `batch 1` to `batch 64`, and all numbers are the collector's. `docs/tradeoffs.md`
-has the table; the dashboard's Variants page draws the same curve while a collector has the runs.
+has the table; the dashboard's page Compare draws the same curve while a collector has the runs.
 """
 
 from __future__ import annotations

@@ -1,23 +1,33 @@
-"""The sidebar: time range, SLO and labels, which select the traffic on all pages and are kept in the URL."""
+"""The header of all pages: SLO, time range, filters, id, refresh. All of it is in the URL."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, tzinfo
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
+from dashboard import address
 from dashboard.api import ask, fetch_seldom
 from tokentrail.shared.connection import OTHER_FORM
+from tokentrail.shared.formatting import count, instant, plain
 
 RANGES = {"5m": 300, "15m": 900, "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "30d": 2592000}
 DEFAULT_RANGE = "15m"
 CUSTOM = "custom"
 LABELS = ("model", "tenant", "variant", "engine", "slo_class", "vantage")
-VANTAGES = {"server", "client"}
+NOT = "not."
+"""Before the name of a label: requests that have another value."""
+FILTERS = (*LABELS, *(f"{NOT}{label}" for label in LABELS))
 BUCKETS = 90
+_TYPED = re.compile(rf"\s*(not[ .])?\s*({'|'.join(LABELS)})\s*(!?)[=:]\s*(.*\S)\s*")
+_CHOSEN = "filters"
+
+Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -26,85 +36,64 @@ class View:
 
     start: str
     end: str
-    labels: tuple[tuple[str, str], ...]
+    labels: Pairs
+    """Filters as the API takes them: `("model", "llama")`, or `("not.model", "llama")` for those that have another."""
     slo: str | None
     every_s: float | None
-    """Seconds between refreshes; None when the range does not end now, or the user has stopped them."""
+    """Seconds between refreshes; None when the range does not end now, or the user looks at a selection or stopped."""
     zone: tzinfo
     """The time zone of the reader, or UTC."""
 
     @property
-    def params(self) -> tuple[tuple[str, str], ...]:
+    def params(self) -> Pairs:
         """The API parameters that select this traffic."""
         return (("start", self.start), ("end", self.end), *self.labels)
 
     @property
     def chosen(self) -> dict[str, list[str]]:
         """The chosen values of each label that has some."""
-        return {label: [value for name, value in self.labels if name == label] for label, _ in self.labels}
+        kept = [(label, value) for label, value in self.labels if label in LABELS]
+        return {label: [value for name, value in kept if name == label] for label, _ in kept}
+
+    def at(self, now: datetime) -> View:
+        """This selection with absolute times, so that all questions of one drawing are about one moment."""
+        return replace(self, start=absolute(self.start, now), end=absolute(self.end, now))
+
+    def link(self, page: str, /, **more: object) -> str:
+        """The path of a page with this selection and more. Its times are absolute: others see the same minutes."""
+        fixed = self.at(address.moment())
+        utc = "true" if address.get("utc") == "true" else None
+        own = {"range": CUSTOM, "start": fixed.start, "end": fixed.end, "slo": self.slo, "utc": utc} | more
+        labels = [(name, value) for name, value in self.labels if name not in more]
+        return address.link(page, [*own.items(), *labels])
+
+
+_RELATIVE = re.compile(r"-((?:\d+(?:\.\d+)?(?:d|h|ms|m|s))+)")
+_UNIX = re.compile(r"\d{1,11}(?:\.\d+)?")
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+
+
+def absolute(text: str, now: datetime) -> str:
+    """A time relative to now (`now`, `-1h30m`) or in unix seconds as RFC 3339. Others are for the API to refuse."""
+    if _UNIX.fullmatch(text):
+        return written(datetime.fromtimestamp(float(text), UTC))
+    found = _RELATIVE.fullmatch(text)
+    if text != "now" and not found:
+        return text
+    parts = re.findall(r"(\d+(?:\.\d+)?)(d|h|ms|m|s)", text)
+    ago = timedelta(seconds=sum(float(n) * _UNITS[unit] for n, unit in parts))
+    return written(now - ago)
+
+
+def written(at: datetime) -> str:
+    """A time as the URL holds it: RFC 3339 in UTC, with milliseconds where there are some."""
+    precision = "milliseconds" if at.microsecond else "seconds"
+    return at.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def refresh_s(chosen: str) -> float:
     """Seconds between two refreshes of a range: a bucket of its charts, but not more than a minute."""
     return min(60.0, max(5.0, RANGES.get(chosen, 2700) / BUCKETS))
-
-
-def known_labels(engines: list[dict[str, Any]], slos: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """The values to offer for each label: those that engine processes sent and SLOs select. Others can be typed in."""
-    known: dict[str, set[str]] = {label: set() for label in LABELS} | {"vantage": set(VANTAGES)}
-    for engine in engines:
-        known["engine"].add(engine["engine"])
-        known["variant"].update(engine["variants"])
-        known["model"].update(engine["models"])
-    for slo in slos:
-        for label, values in (slo.get("select") or {}).items():
-            if label in known:
-                known[label].update(values)
-    return {label: sorted(values - {""}) for label, values in known.items()}
-
-
-def offered() -> tuple[list[str], dict[str, list[str]]]:
-    """The SLOs and the values of labels that the filters offer; none while the collector does not answer as it should.
-
-    The page says what is wrong with the answers.
-    """
-    slos = fetch_seldom(ask("slos"))
-    engines = fetch_seldom(ask("engines", start="-30d")) if slos else {}  # one wait for a collector that hangs
-    try:
-        found = slos.get("slos", [])
-        return [slo["name"] for slo in found], known_labels(engines.get("engines", []), found)
-    except OTHER_FORM:
-        return [], known_labels([], [])
-
-
-def sidebar() -> View:
-    """Draw the filters. Returns the selection; the pages read it with `selected()`."""
-    names, known = offered()
-    with st.sidebar:
-        chosen = st.selectbox(
-            "Time range",
-            [*RANGES, CUSTOM],
-            index=list(RANGES).index(DEFAULT_RANGE),
-            key="range",
-            bind="query-params",
-        )
-        start, end = (f"-{RANGES[chosen]}s", "now") if chosen in RANGES else _custom()
-        refreshes = end == "now" and st.toggle("Refresh", value=True, key="refresh", bind="query-params")
-        slo = st.selectbox(
-            "SLO",
-            names,
-            index=None,
-            accept_new_options=True,  # a link's SLO stays in the URL while the collector is away
-            placeholder="all requests",
-            key="slo",
-            bind="query-params",
-            help="Charts show only the requests that this SLO selects, and judge goodput by it.",
-        )
-        in_utc = st.toggle("Times in UTC", key="utc", bind="query-params")
-        labels = [(label, value) for label in LABELS for value in _label(label, known[label])]
-    return View(
-        start, end, tuple(labels), slo, refresh_s(chosen) if refreshes else None, UTC if in_utc else readers_zone()
-    )
 
 
 def readers_zone() -> tzinfo:
@@ -116,24 +105,213 @@ def readers_zone() -> tzinfo:
 
 
 def selected() -> View:
-    """The selection of this run's sidebar."""
+    """The selection of this run's header."""
     view: View = st.session_state["view"]
     return view
 
 
+def header(page: str) -> View:
+    """Draw the header of `page` (its path) into the row that is open.
+
+    Returns the selection; the pages read it with `selected()`.
+    """
+    labels = _kept(page)
+    slo = st.selectbox(
+        "SLO",
+        _slos(),
+        index=None,
+        accept_new_options=True,  # a link's SLO stays in the URL while the collector is away
+        placeholder="all SLOs",
+        key="slo",
+        bind="query-params",
+        label_visibility="collapsed",
+        width=140,
+    )
+    chosen = st.selectbox(
+        "Time range",
+        [*RANGES, CUSTOM],
+        index=list(RANGES).index(DEFAULT_RANGE),
+        key="range",
+        bind="query-params",
+        label_visibility="collapsed",
+        width=110,
+    )
+    start, end = (f"-{RANGES[chosen]}s", "now") if chosen in RANGES else _custom()
+    with st.container(horizontal=True, gap=None, width="content", key="moves"):
+        for key, icon, help_text, by in _MOVES:
+            st.button("", icon=icon, key=key, help=help_text, type="tertiary", on_click=_move, args=(start, end, by))
+    _offer(start, end)
+    for number, (name, value) in enumerate(labels):
+        st.button(
+            plain(f"{name.removeprefix(NOT)}{' ≠' if name.startswith(NOT) else ':'} {value or '(none)'}"),
+            icon=":material/close:",
+            icon_position="right",
+            key=f"chip-{number}",
+            help="Remove this filter",
+            on_click=drop,
+            args=(name, value),
+        )
+    st.text_input(
+        "Go to id",
+        key="go",
+        placeholder="go to id…",
+        label_visibility="collapsed",
+        width=150,
+        on_change=_go,
+        help="A trace id, its first eight digits or more, or a request id as the client saw it",
+    )
+    live = end == "now"
+    held = address.held()
+    refreshes = live and st.toggle("Refresh", value=True, key="refresh", bind="query-params", width="content")
+    if live and refreshes and held is not None:
+        st.caption("paused while you look", width="content")
+        st.button("resume", type="tertiary", key="resume", on_click=address.let_go)
+    in_utc = st.toggle("UTC", key="utc", bind="query-params", width="content")
+    every_s = refresh_s(chosen) if refreshes and held is None else None
+    view = View(start, end, labels, slo, every_s, UTC if in_utc else readers_zone())
+    return view if held is None else view.at(held)
+
+
+_MOVES = (
+    ("back", ":material/chevron_left:", "Earlier ([)", (-1.0, -1.0)),
+    ("forward", ":material/chevron_right:", "Later (])", (1.0, 1.0)),
+    ("out", ":material/zoom_out:", "Zoom out (z)", (-0.5, 0.5)),
+)
+"""Key, icon, help, and by how many of its lengths the range's begin and end move."""
+
+
+def _move(start: str, end: str, by: tuple[float, float]) -> None:
+    """Move the bounds of the range by so many of its lengths, but not into the future."""
+    now = address.moment()
+    try:
+        begin, until = (instant(absolute(text, now)) for text in (start, end))
+    except ValueError:  # the API says what is wrong with it
+        return
+    length = until - begin
+    begin, until = begin + by[0] * length, until + by[1] * length
+    if until > now:
+        begin, until = (begin if by[0] < 0 else now - length), now
+    set_range(begin, until)
+
+
+def set_range(begin: datetime, until: datetime) -> None:
+    """Show the time from `begin` to `until`. For callbacks: before the header is drawn."""
+    st.session_state["range"] = CUSTOM
+    st.session_state["start"], st.session_state["end"] = written(begin), written(until)
+    address.let_go()
+
+
 def _custom() -> tuple[str, str]:
     hint = "2026-11-21T10:00:00Z, unix seconds, or relative to now: -2h30m"
-    start = st.text_input("From", "-2h", key="start", bind="query-params", help=hint)
-    end = st.text_input("To", "now", key="end", bind="query-params", help=hint)
+    start, end = (
+        st.text_input(
+            label, default, key=key, bind="query-params", help=hint, label_visibility="collapsed", width=190,
+        )
+        for label, default, key in (("From", "-2h", "start"), ("To", "now", "end"))
+    )  # fmt: skip
     return start.strip() or "-2h", end.strip() or "now"
 
 
-def _label(label: str, known: list[str]) -> list[str]:
-    return st.multiselect(
-        "SLO class" if label == "slo_class" else label.capitalize(),
-        known,
-        key=label,
+def _slos() -> list[str]:
+    """The SLOs to offer; none while the collector does not answer as it should. The page says what is wrong."""
+    try:
+        return [slo["name"] for slo in fetch_seldom(ask("slos")).get("slos", [])]
+    except OTHER_FORM:
+        return []
+
+
+def offers(labels: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, str]]:
+    """Texts of filters to offer, the commonest values of each label first: `model: llama-70b (1 204)`."""
+    return {
+        f"{label}: {one['value']} ({count(one['requests'])})": (label, one["value"])
+        for label in LABELS
+        for one in labels.get(label, [])
+        if one["value"]
+    }
+
+
+def _offer(start: str, end: str) -> None:
+    """The box that offers filters: the values that requests of the range have. Others can be typed in."""
+    try:
+        known = offers(fetch_seldom(ask("labels", start=start, end=end)).get("labels", {}))
+    except OTHER_FORM:
+        known = {}
+    st.selectbox(
+        "Filter",
+        list(known),
+        index=None,
+        key="add",
+        placeholder="+ filter",
         accept_new_options=True,
-        placeholder="all",
-        bind="query-params",
+        label_visibility="collapsed",
+        width=150,
+        on_change=_added,
+        args=(known,),
+        help="Choose a value, or type one: `tenant: acme`, `not model: llama`",
     )
+
+
+def _added(known: Mapping[str, tuple[str, str]]) -> None:
+    text = st.session_state["add"]
+    st.session_state["add"] = None
+    if not text:
+        return
+    pair = known.get(text) or typed(text)
+    if pair is None:
+        st.toast(plain(f"{text!r} is no filter. Write a label and a value, such as tenant: acme."))
+    else:
+        add(*pair)
+
+
+def typed(text: str) -> tuple[str, str] | None:
+    """A filter that was typed in: `tenant: acme`, `not tenant: acme`, `tenant != acme`. None: it is none."""
+    found = _TYPED.fullmatch(text)
+    if found is None:
+        return None
+    return (NOT if found[1] or found[3] else "") + found[2], found[4]
+
+
+def add(name: str, value: str) -> None:
+    """Add a filter, and take out its opposite: `add("not.model", "llama")`."""
+    opposite = name.removeprefix(NOT) if name.startswith(NOT) else f"{NOT}{name}"
+    kept = [pair for pair in _in_url() if pair not in ((name, value), (opposite, value))]
+    _write([*kept, (name, value)])
+
+
+def drop(name: str, value: str) -> None:
+    """Remove a filter."""
+    _write([pair for pair in _in_url() if pair != (name, value)])
+
+
+def _in_url() -> list[tuple[str, str]]:
+    return [(name, value) for name in FILTERS for value in st.query_params.get_all(name)]
+
+
+def _write(pairs: Sequence[tuple[str, str]]) -> None:
+    for name in FILTERS:
+        values = [value for key, value in pairs if key == name]
+        if values != st.query_params.get_all(name):
+            st.query_params[name] = values
+    st.session_state[_CHOSEN] = tuple(pairs)
+
+
+def _kept(page: str) -> Pairs:
+    """The filters of the URL. Another page's URL begins without them, so they come from the page before."""
+    before, st.session_state["page"] = st.session_state.get("page", page), page
+    found = _in_url()
+    if before != page and not found:
+        _write(st.session_state.get(_CHOSEN, ()))
+        found = _in_url()
+    st.session_state[_CHOSEN] = tuple(found)
+    return tuple(found)
+
+
+def _go() -> None:
+    st.session_state["wanted"] = st.session_state["go"].strip()
+    st.session_state["go"] = ""
+
+
+def wanted() -> str | None:
+    """The id that was typed into the header in this run."""
+    found: str | None = st.session_state.pop("wanted", None)
+    return found or None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, tzinfo
 from typing import Any
-from urllib.parse import urlencode
 
 import streamlit as st
 
-from dashboard import components
+from dashboard import address, components
 from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
@@ -108,7 +107,7 @@ def behind(incident: Json, view: View) -> list[tuple[str, str]]:
 
 def _url(parameters: Json, view: View) -> str:
     labels = [(name, value) for name, value in view.labels if name not in parameters]
-    return "requests?" + urlencode([("range", "custom"), *parameters.items(), *labels])
+    return address.link("explore", [("range", "custom"), *parameters.items(), *labels])
 
 
 _STATES = {None: "that ended", "in_flight": "in flight", "lost": "lost"}
@@ -116,16 +115,20 @@ _SORTED = {"kv_eviction": "E2E", "cold_start": "TTFT"}
 """By cause, the order in which its requests are listed: by the latency that it made worse."""
 
 
-def tables(answer: Json, cold_starts: list[Json], view: View) -> None:
-    """Incidents and cold starts of the window, and how many incidents the table leaves out."""
+def table(answer: Json, view: View) -> None:
+    """Incidents of the window, and how many of them the table leaves out."""
     st.subheader("Incidents")
     rows = [incident_row(incident, view.zone) for incident in answer["incidents"]]
     _table(rows, "No incidents in this range.", "incidents")
     if left_out := answer["left_out"]:
         st.caption(f"Not listed: {', '.join(f'{count(n)} of {plain(cause)}' for cause, n in left_out.items())}.")
+
+
+def cold_starts(starts: list[Json], view: View) -> None:
+    """Cold starts of the window."""
     st.subheader("Cold starts", help=HELP["Cold starts"])
     _table(
-        [cold_start_row(start, view.zone) for start in cold_starts],
+        [cold_start_row(start, view.zone) for start in starts],
         "No engine process started in this range.",
         "cold-starts",
     )

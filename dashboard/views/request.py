@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import charts, components, waterfall
+from dashboard import address, charts, components, waterfall
 from dashboard.api import Problem, ask, fetch
 from dashboard.components import metric
 from dashboard.filters import selected
@@ -37,18 +37,11 @@ LISTED = 1000
 
 def page() -> None:
     """Draw the page for the URL's `trace_id`, and its `span_id` when one trace holds several requests."""
-    st.title("Request")
-    asked = st.text_input(
-        "Trace id or request id",
-        key="trace_id",
-        bind="query-params",
-        width=420,
-        placeholder="as the list shows it",
-        on_change=_forget_span,
-    ).strip()
+    view = selected()
+    asked = (address.get("trace_id") or "").strip()
     span_id = st.query_params.get("span_id", "").strip().lower()
     if not asked:
-        st.info("Enter an id, or choose a request on the Requests page.", icon=":material/search:")
+        st.info("Type an id into the box above, or choose a request in Explore.", icon=":material/search:")
         return
     found = (asked.lower(), "") if TRACE_ID.fullmatch(asked.lower()) else ids_of(asked)
     if isinstance(found, Problem):
@@ -58,7 +51,7 @@ def page() -> None:
     components.title(f"Request {trace_id[:8]}")
     if span_id and not SPAN_ID.fullmatch(span_id):
         components.problem(
-            Problem("That is not a span id", "A span id has 16 hex digits. Copy the link from the Requests page.")
+            Problem("That is not a span id", "A span id has 16 hex digits. Copy the link from the list in Explore.")
         )
         return
     trail = _trail(trace_id, span_id)
@@ -66,12 +59,7 @@ def page() -> None:
         components.problem(unknown(trace_id) if trail.status == 404 else trail)
         return
     is_open = trail["request"]["status"] == "in_flight"
-    components.refreshed(lambda: body(trace_id, span_id), OPEN_REFRESH_S if is_open else None)
-
-
-def _forget_span() -> None:
-    """The span id of a link belongs to the link's trace, and another one was typed in."""
-    st.query_params.pop("span_id", None)
+    components.refreshed(lambda _: body(trace_id, span_id), view, OPEN_REFRESH_S if is_open else None)
 
 
 def ids_of(asked: str) -> tuple[str, str] | Problem:
@@ -251,6 +239,6 @@ def others(trail: Json) -> None:
     request = trail["request"]
     rest = [span for span in trail["span_ids"] if span != request["span_id"]]
     if rest:
-        links = [f"[{span}](request?trace_id={request['trace_id']}&span_id={span})" for span in rest[:20]]
+        links = [f"[{span}](/request?trace_id={request['trace_id']}&span_id={span})" for span in rest[:20]]
         most = "At least " if len(trail["span_ids"]) == LISTED else ""
         st.caption(f"{most}{count(len(rest))} more of this trace: {' '.join(links)}")

@@ -45,7 +45,7 @@ def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
         assert "OTEL_EXPORTER_OTLP_ENDPOINT" in part(page, "no-data").inner_text()
         part(page, "traffic").wait_for()
         assert page.get_by_text("Nothing is firing").count() == 0
-        page.goto(f"{url}/requests")
+        page.goto(f"{url}/explore")
         page.get_by_text("No request matches").wait_for()
         page.goto(f"{url}/?range=5m")
         assert metrics(part(page, "traffic"))["Requests"] == "0"
@@ -55,7 +55,7 @@ def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
         assert page.get_by_text("Nothing is firing").count() == 0
         assert metrics(part(page, "traffic"))["Requests"] == "0"
         assert "The collector cannot be reached" in part(page, "problem").inner_text()
-        for path in ("", "requests", f"request?trace_id={'a' * 32}"):
+        for path in ("", "explore", f"request?trace_id={'a' * 32}"):
             page.goto(f"{url}/{path}")
             words = part(page, "problem").inner_text()
             assert "The collector cannot be reached" in words

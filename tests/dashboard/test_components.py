@@ -10,7 +10,7 @@ from dashboard.components import _crowds, _interval
 from dashboard.filters import View
 from dashboard.views import slos
 from dashboard.views.events import behind, cold_start_row, lasted, worst_first
-from dashboard.views.requests import table
+from dashboard.views.explore import table
 from tokentrail.shared.formatting import instant
 
 
@@ -52,7 +52,7 @@ def test_a_slow_redraw_is_seen_before_the_page_is_drawn_again_with_a_longer_inte
     monkeypatch.setattr("dashboard.components.time.monotonic", lambda: next(clock))
     monkeypatch.setitem(components._last, "took_s", 0.1)
     for _ in range(2):
-        components.refreshed(lambda: done.append("the collector is too slow"), 5.0)
+        components.refreshed(lambda _: done.append("the collector is too slow"), VIEW, 5.0)
     assert done == ["the collector is too slow", "sent", "rerun", "the collector is too slow"]
     assert every == [5.0, 120.0]
 
@@ -92,7 +92,7 @@ def test_an_incident_leads_to_the_lists_that_it_counts():
         {"parameters": times | {"slo": "chat", "verdict": "bad", "status": "in_flight"}, "total": 2},
         {"parameters": times | {"instance": "i", "status": "lost"}, "total": 1},
     ]
-    chat = f"requests?range=custom&{SINCE}&end=2026-11-21T10%3A05%3A00Z&slo=chat&verdict=bad"
+    chat = f"/explore?range=custom&{SINCE}&end=2026-11-21T10%3A05%3A00Z&slo=chat&verdict=bad"
     assert behind({"cause": "slo_burn", "requests": lists}, VIEW) == [
         ("32 that ended", f"{chat}&sort=newest&tenant=a"),
         ("2 in flight", f"{chat}&status=in_flight&sort=newest&tenant=a"),
@@ -132,7 +132,7 @@ def test_an_incident_of_a_process_leads_to_requests_of_this_process_alone():
 )
 def test_without_a_list_it_leads_to_the_requests_of_its_time(incident, link):
     found = behind({"start": "2026-11-21T10:00:00Z", "end": None, "requests": [], **incident}, VIEW)
-    assert found == [("Requests of that time", f"requests?range=custom&{SINCE}&{link}")]
+    assert found == [("Requests of that time", f"/explore?range=custom&{SINCE}&{link}")]
 
 
 def test_the_worst_incident_is_first():

@@ -102,13 +102,6 @@ class TestOverview:
         assert now
         assert all(incident["title"] in part(overview, "firing").inner_text() for incident in now)
 
-    def test_lists_engines_and_cold_starts(self, overview):
-        (engine,) = rows(part(overview, "engines"))
-        assert engine[:3] == ["engine", "tokentrail", "baseline"]
-        (start,) = rows(part(overview, "cold-starts"))
-        assert start[1] == "3.00 s"
-        assert start[-1] == "load_weights 2.00 s, warm_up 1.00 s"
-
     def test_an_slo_card_adds_up_and_an_overspent_budget_is_a_full_bar(self, overview, api):
         slo = next(slo for slo in api("slos")["slos"] if slo["name"] == "chat")
         assert slo["budget_left"] < 0
@@ -136,6 +129,15 @@ class TestOverview:
         popup.value.close()
 
 
+def test_engines_and_their_cold_starts_are_listed(page, dashboard):
+    page.goto(f"{dashboard}/engines?range=1h")
+    (engine,) = rows(part(page, "engines"))
+    assert engine[:3] == ["engine", "tokentrail", "baseline"]
+    (start,) = rows(part(page, "cold-starts"))
+    assert start[1] == "3.00 s"
+    assert start[-1] == "load_weights 2.00 s, warm_up 1.00 s"
+
+
 def test_the_dashboard_listens_on_one_address_unless_told_otherwise(dashboard):
     """It has no login. All of 127.0.0.0/8 is this machine, so a server on every address would answer."""
     host, port = httpx.URL(dashboard).host, httpx.URL(dashboard).port
@@ -161,13 +163,17 @@ def test_a_filter_narrows_the_numbers_and_stays_in_the_url(page, dashboard, api)
     expected = api("summary", tenant="umbrella", start="-1h")["requests"]["total"]
     assert 0 < expected < 45
     assert metrics(part(page, "traffic"))["Requests"] == str(expected)
-    page.get_by_role("link", name="Requests", exact=True).click()
+    page.get_by_role("link", name="Explore", exact=True).click()
     page.get_by_text(f"{expected} of {expected} requests").wait_for()
     assert "tenant=umbrella" in page.url
     assert "range=1h" in page.url
-    page.locator(".st-key-tenant").get_by_role("button", name="Clear all").click()
+    page.get_by_role("button", name="tenant: umbrella").click()
     page.get_by_text("45 of 45 requests").wait_for()
     assert "tenant" not in page.url
+    page.get_by_role("combobox", name="Filter").click()
+    page.get_by_role("option", name=f"tenant: umbrella ({expected})").click()
+    page.get_by_text(f"{expected} of {expected} requests").wait_for()
+    assert "tenant=umbrella" in page.url
 
 
 def test_a_filter_never_looks_like_an_all_clear(page, dashboard, api):
@@ -181,12 +187,12 @@ def test_a_filter_never_looks_like_an_all_clear(page, dashboard, api):
 
 
 def test_requests_are_listed_slowest_first_and_lead_to_the_waterfall(page, dashboard, api):
-    page.goto(f"{dashboard}/requests?range=1h&sort=E2E&status=ok")
+    page.goto(f"{dashboard}/explore?range=1h&sort=E2E&status=ok")
     listed = api("requests", sort="e2e", status="ok")["requests"]
     table = rows(page)
     assert [row[7] for row in table[:5]] == [f"{row['e2e_s'] * 1000:g}" for row in listed[:5]]
     assert table[0][0].endswith(f"trace_id={listed[0]['trace_id']}&span_id={listed[0]['span_id']}")
-    page.goto(f"{dashboard}/{table[0][0]}")
+    page.goto(f"{dashboard}{table[0][0]}")
     assert metrics(part(page, "request-numbers"))["E2E"] == duration(listed[0]["e2e_s"])
 
 
@@ -239,7 +245,7 @@ def test_requests_of_one_trace_lead_to_each_other(page, dashboard):
     page.goto(f"{dashboard}/request?trace_id={TRACEPARENT.split('-')[1]}")
     assert metrics(part(page, "request-numbers"))["Output tokens"] == "3"
     link = page.get_by_text("1 more of this trace").get_by_role("link")
-    page.goto(f"{dashboard}/{link.get_attribute('href')}")
+    page.goto(f"{dashboard}{link.get_attribute('href')}")
     assert metrics(part(page, "request-numbers"))["Output tokens"] == "2"
 
 
@@ -248,7 +254,7 @@ def test_a_typed_id_leads_to_its_own_request_whatever_link_was_opened_before(pag
     page.goto(f"{dashboard}/request?trace_id={twin['trace_id']}&span_id={twin['span_id']}")
     assert metrics(part(page, "request-numbers"))["Output tokens"] == "3"
     for asked in ("req-3", "req-twin-a"):  # of another trace; of the same
-        box = page.get_by_label("Trace id or request id")
+        box = page.get_by_role("textbox", name="Go to id")
         box.fill(asked)
         box.press("Enter")
         page.get_by_text(f"{asked} · arrived").wait_for()
@@ -289,7 +295,7 @@ def test_pages_follow_each_other(page, dashboard, api):
     page.get_by_role("button", name="Next page", disabled=True).wait_for()
     page.get_by_role("button", name="First page").click()
     page.wait_for_function(f"document.body.textContent.includes('{ids[0]}')")
-    page.wait_for_function("document.title === 'Requests · tokentrail'")
+    page.wait_for_function("document.title === 'Explore · tokentrail'")
 
 
 def test_requests_are_narrowed_to_an_slo_and_a_verdict(page, dashboard, api):

@@ -9,7 +9,7 @@ from streamlit.util import calc_hash
 
 from dashboard import api
 from dashboard.filters import View
-from dashboard.views import events, overview
+from dashboard.views import events, now
 from tests.dashboard.browser import PAGES
 
 TRACE = "a" * 32
@@ -42,7 +42,7 @@ def show(monkeypatch):
     api._found.clear()
 
 
-@pytest.mark.parametrize("page", ["", "requests", "variants", "request"])
+@pytest.mark.parametrize("page", ["", "explore", "tail", "engines", "compare", "request"])
 def test_an_answer_that_lacks_something_is_explained(show, page, caplog):
     """A collector of another version answers so. Nothing of it is offered by the filters either."""
     shown = show(page, lambda _: {"slos": [{}], "engines": [{}], "requests": [{}]}, "http://user:secret@collector:8080")
@@ -114,7 +114,7 @@ def test_the_traffic_says_how_many_requests_no_slo_selects(unselected, goodput, 
         from datetime import UTC
 
         from dashboard.filters import View
-        from dashboard.views import overview
+        from dashboard.views import now
 
         counts = dict.fromkeys(("ok", "undetermined", "failed", "cancelled", "excused", "in_flight", "lost"), 0)
         summary = {
@@ -127,7 +127,7 @@ def test_the_traffic_says_how_many_requests_no_slo_selects(unselected, goodput, 
         }  # fmt: skip
         series = {name: {"step_s": 10.0, "points": []} for name in ("requests", "goodput", "attainment")}
         answer = {"summary": summary, "timeseries": series, "slos": {"slos": []}, "engines": {"engines": []}}
-        overview.traffic(answer, View("-15m", "now", (), None, None, UTC))
+        now.traffic(answer, View("-15m", "now", (), None, None, UTC))
 
     kwargs = {"unselected": unselected, "goodput": goodput}
     shown = AppTest.from_function(script, kwargs=kwargs, default_timeout=300).run()
@@ -153,9 +153,9 @@ def test_old_numbers_and_requests_that_nobody_judges_are_no_all_clear(monkeypatc
         from datetime import UTC
 
         from dashboard.filters import View
-        from dashboard.views import overview
+        from dashboard.views import now
 
-        overview.body(View("-15m", "now", (), None, None, UTC))
+        now.body(View("-15m", "now", (), None, None, UTC))
 
     known = {
         "summary": {
@@ -165,10 +165,10 @@ def test_old_numbers_and_requests_that_nobody_judges_are_no_all_clear(monkeypatc
         },
         "incidents": {"incidents": [], "firing_outside": 0}, "slos": {"slos": []}, "engines": None,
     }  # fmt: skip
-    monkeypatch.setattr(overview, "fetch", lambda _: found)
+    monkeypatch.setattr(now, "fetch", lambda _: found)
     monkeypatch.setattr("dashboard.components.last_known", lambda *_: known)
     for part in ("latencies", "traffic"):
-        monkeypatch.setattr(overview, part, lambda *_: None)
+        monkeypatch.setattr(now, part, lambda *_: None)
     shown = AppTest.from_function(script, default_timeout=300).run()
     assert len(shown.exception) == 0
     found = {
@@ -195,15 +195,15 @@ def test_a_collector_is_called_empty_only_when_nothing_was_ever_sent(monkeypatch
     summary = {"window": SUMMARY["window"], "requests": requests}
     answer = {"summary": summary, "incidents": {}, "slos": {"slos": []}, "engines": engines,
               "cold_starts": {"cold_starts": []}}  # fmt: skip
-    monkeypatch.setattr(overview, "fetch", lambda _: answer)
+    monkeypatch.setattr(now, "fetch", lambda _: answer)
     monkeypatch.setattr("dashboard.components.last_known", lambda *_: answer)
     monkeypatch.setattr("dashboard.components.no_data", lambda: drawn.append("no data"))
     monkeypatch.setattr("dashboard.views.events.firing", lambda *_, is_heard, **__: drawn.append(is_heard))
     for part in ("latencies", "traffic", "saturation"):
-        monkeypatch.setattr(overview, part, lambda *_: None)
-    for part in ("dashboard.views.events.tables", "dashboard.views.slos.cards"):
+        monkeypatch.setattr(now, part, lambda *_: None)
+    for part in ("dashboard.views.events.table", "dashboard.views.slos.cards"):
         monkeypatch.setattr(part, lambda *_: None)
-    overview.body(View("-15m", "now", (), None, None, UTC))
+    now.body(View("-15m", "now", (), None, None, UTC))
     assert drawn == (["no data", False] if is_empty else [True])
 
 
@@ -239,7 +239,7 @@ def test_the_variants_are_one_question_that_a_key_of_one_tenant_may_ask(show):
             return httpx.Response(403, json={"title": "Forbidden", "detail": "engine processes serve all tenants"})
         return {"slos": []} if path == "slos" else grouped(int8=0.1, baseline=0.2)
 
-    shown = show("variants", answer)
+    shown = show("compare", answer)
     assert (len(shown.exception), len(shown.error), len(shown.info)) == (0, 0, 0)
     assert list(shown.dataframe[0].value["variant"]) == ["baseline", "int8"]
     assert asked.count("summary") == 1
@@ -252,16 +252,16 @@ def grouped(total=None, **tpot_s):
 
 
 def test_a_range_without_variants_says_so_and_others_are_counted(show):
-    assert "has a variant" in show("variants", lambda _: grouped() | {"slos": [], "engines": []}).info[0].value
-    shown = show("variants", lambda _: grouped(total=7, a=0.1) | {"slos": [], "engines": []})
-    assert "Variants that are not shown: 6. Choose some in the sidebar." in [one.value for one in shown.caption]
+    assert "has a variant" in show("compare", lambda _: grouped() | {"slos": [], "engines": []}).info[0].value
+    shown = show("compare", lambda _: grouped(total=7, a=0.1) | {"slos": [], "engines": []})
+    assert "Variants that are not shown: 6. Choose some with a filter." in [one.value for one in shown.caption]
 
 
 @pytest.mark.parametrize(("tpot_s", "curves"), [((0.1, 0.2), 1), ((0.1, None), 0), ((0.1,), 0)])
 def test_a_curve_needs_two_points(show, tpot_s, curves):
     """A variant with requests of one token has no TPOT, and so no point."""
     told = grouped(**{f"v{n}": s for n, s in enumerate(tpot_s)}) | {"slos": [], "engines": []}
-    shown = show("variants", lambda _: told)
+    shown = show("compare", lambda _: told)
     assert (len(shown.exception), len(shown.error)) == (0, 0)
     assert len(shown.dataframe[0].value) == len(tpot_s)
     assert len(shown.subheader) == curves

@@ -1,4 +1,4 @@
-"""The Requests page: requests of the range with their verdicts, each with a link to its waterfall."""
+"""The page Explore: requests of the range with their verdicts, each with a link to its waterfall."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ PLACE = "requests-place"
 def page() -> None:
     """Draw the page."""
     view = selected()
-    st.title("Requests")
     with st.container(horizontal=True, vertical_alignment="bottom"):
         sort = st.segmented_control(
             "Sort by", list(SORTS), default="TTFT", required=True, key="sort", bind="query-params"
@@ -156,7 +155,7 @@ def _ms(seconds: float | None) -> float | None:
 
 def link(row: Json) -> str:
     """URL of a request's waterfall, relative to this page."""
-    return "request?" + urlencode({"trace_id": row["trace_id"], "span_id": row["span_id"]})
+    return "/request?" + urlencode({"trace_id": row["trace_id"], "span_id": row["span_id"]})
 
 
 def columns(zone: tzinfo) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The Overview page: firing incidents, SLOs, latency, traffic and goodput, saturation, incidents and cold starts."""
+"""The page Now: firing incidents, SLOs, latency, traffic and goodput, saturation, incidents and cold starts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ LATENCIES = ("ttft", "tpot", "e2e")
 def page() -> None:
     """Draw the page. It refreshes itself while its range ends now."""
     view = selected()
-    st.title("Overview")
-    components.refreshed(lambda: body(view), view.every_s)
+    components.refreshed(body, view)
 
 
 def body(view: View) -> None:
@@ -44,10 +43,10 @@ def body(view: View) -> None:
     latencies(overview, view)
     traffic(overview, view)
     if overview["engines"] is None:
-        st.caption("Engine processes serve all tenants, and the dashboard's key is for one: they are not shown.")
+        components.for_one_tenant()
         return
     saturation(overview, view)
-    events.tables(overview["incidents"], overview["cold_starts"]["cold_starts"], view)
+    events.table(overview["incidents"], view)
 
 
 def _engines(overview: Json) -> list[Json] | None:
@@ -179,7 +178,6 @@ def saturation(overview: Json, view: View) -> None:
         used = on_grid(over_time["kv_usage"], ("value",), window)
         evicted = on_grid(over_time["kv_evictions"], ("value",), window, missing=0.0)
         charts.show(charts.kv(used, evicted, window, view.zone), "chart-kv")
-    events.engines(overview["engines"]["engines"], caches, instant(window["end"]))
 
 
 def _total(caches: list[Json], field: str) -> str:

@@ -1,4 +1,4 @@
-"""The Variants page: the numbers of each variant beside the others', and throughput against latency as a curve."""
+"""The page Compare: the numbers of each variant beside the others', and throughput against latency as a curve."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ MOST = 30
 def page() -> None:
     """Draw the page. It refreshes itself while its range ends now."""
     view = selected()
-    st.title("Variants")
     st.caption(
         "A variant is the label of an experiment: `--variant` of the engine, `tokentrail.variant` elsewhere. "
         "Rates are over the whole time range, so choose the time in which the variants ran."
     )
-    components.refreshed(lambda: body(view), view.every_s)
+    components.refreshed(body, view)
 
 
 def body(view: View) -> None:
@@ -37,7 +36,7 @@ def body(view: View) -> None:
         return
     measured, left_out = shown(answer)
     if left_out:
-        st.caption(f"Variants that are not shown: {count(left_out)}. Choose some in the sidebar.")
+        st.caption(f"Variants that are not shown: {count(left_out)}. Choose some with a filter.")
     if not measured:
         st.info(
             "No request of this range has a variant: choose a longer range, or start an engine with `--variant NAME`."

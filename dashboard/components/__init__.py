@@ -10,6 +10,7 @@ from typing import Any
 
 import streamlit as st
 
+from dashboard import address
 from dashboard.api import Problem, api_url
 from dashboard.filters import View
 from dashboard.help_texts import HELP
@@ -27,7 +28,7 @@ _INTERVALS_S = (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0)
 
 STYLE = """
 <style>
-  [data-testid="stMainBlockContainer"] {padding: 2.6rem 2.5rem 3rem; max-width: 1680px}
+  [data-testid="stMainBlockContainer"] {padding: 4.4rem 2.5rem 3rem; max-width: 1680px}
   [data-testid="stMetricLabel"] {opacity: .72}
   [data-testid="stMetricValue"] {font-variant-numeric: tabular-nums; font-size: clamp(1.1rem, 1.55vw, 2rem)}
   [data-testid="stMetricValue"] > div, [data-testid="stMetricLabel"] p {overflow: visible; white-space: normal}
@@ -46,6 +47,10 @@ STYLE = """
   [data-testid="stSpinner"] {position: fixed; top: .9rem; left: 50%; width: auto; z-index: 999991}
   [data-testid="stSpinner"] {animation: tt-late 1ms 2s both}
   @keyframes tt-late {from {visibility: hidden}}
+  .st-key-header {row-gap: .35rem}
+  .st-key-header [class*="st-key-chip-"] button {border-radius: 1rem; min-height: 1.9rem; padding: .1rem .7rem}
+  .st-key-moves button {min-height: 1.9rem; padding: 0 .15rem}
+  @media (max-width: 640px) {[data-testid="stMainBlockContainer"] {padding: 4.2rem 1rem 2rem}}
   .st-key-firing {gap: .5rem}
   .st-key-firing [class*="st-key-incident-"] {border-left: 4px solid #ef4444; background: rgba(239,68,68,.07)}
   .st-key-firing [class*="st-key-incident-"] {padding: .45rem .8rem; gap: .15rem}
@@ -90,15 +95,15 @@ def explained(draw: Callable[[], None]) -> None:
 def last_known(name: str, found: Json | Problem, view: View) -> Json | None:
     """The answer; or, when the collector gives none, that of the last time, and a warning. None: there is neither.
 
-    `view` is the selection: answers to another one are not shown.
+    Answers to another selection than that of the page are not shown.
     """
-    key = f"last {name}"
+    key, asked = f"last {name}", st.session_state.get("view", view)
     if not isinstance(found, Problem):
-        st.session_state[key] = (view, datetime.now(UTC), found)
+        st.session_state[key] = (asked, datetime.now(UTC), found)
         return found
     problem(found)
-    asked, at, before = st.session_state.get(key, (None, None, None))
-    if asked != view:
+    of, at, before = st.session_state.get(key, (None, None, None))
+    if of != asked:
         return None
     st.warning(
         f"These are the numbers of {clock(at.isoformat(), view.zone)}, the last that the collector gave.",
@@ -137,8 +142,15 @@ def no_data() -> None:
         )
 
 
-def refreshed(body: Callable[[], None], every_s: float | None) -> None:
-    """Draw `body`, and redraw it every `every_s` seconds or more without the rest of the page. None: draw it once.
+def for_one_tenant() -> None:
+    """Say why a part of the page is missing: the key reads one tenant's requests alone."""
+    st.caption("Engine processes serve all tenants, and the dashboard's key is for one: they are not shown.")
+
+
+def refreshed(body: Callable[[View], None], view: View, every_s: float | None = None) -> None:
+    """Draw `body` with the selection at this moment, and redraw it at the next ones without the rest of the page.
+
+    `every_s` is in place of the selection's own interval in seconds. With neither, the body is drawn once.
 
     An open tab shall cost 3 % of a core at most, so the last redraw's duration sets how often there is one.
 
@@ -148,11 +160,13 @@ def refreshed(body: Callable[[], None], every_s: float | None) -> None:
     The interval is chosen when the whole page is drawn, from the last redraw in this process, of any tab. A redraw that
     takes more than a third of it draws the whole page once more, with a longer interval.
     """
+    every_s = every_s or view.every_s
     interval_s = None if every_s is None else _interval(every_s, _last["took_s"])
 
     def timed() -> None:
         start = time.monotonic()
-        explained(body)
+        now = view.at(address.moment())
+        explained(lambda: body(now))
         _last["took_s"] = time.monotonic() - start
         if interval_s is not None and _crowds(interval_s, _last["took_s"]):
             time.sleep(_SENT_S)

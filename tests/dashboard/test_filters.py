@@ -1,0 +1,63 @@
+"""Times, filters and links of the header, without a browser."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from dashboard.filters import View, absolute, offers, typed
+
+NOW = datetime(2026, 11, 21, 10, 0, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("now", "2026-11-21T10:00:30Z"),
+        ("-15m", "2026-11-21T09:45:30Z"),
+        ("-1h30m", "2026-11-21T08:30:30Z"),
+        ("-2d", "2026-11-19T10:00:30Z"),
+        ("-500ms", "2026-11-21T10:00:29.500Z"),
+        ("1763719230", "2025-11-21T10:00:30Z"),
+        ("2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z"),
+        ("yesterday", "yesterday"),
+        ("-5", "-5"),
+    ],
+)
+def test_a_time_relative_to_now_becomes_absolute_and_what_is_no_time_stays_for_the_api_to_refuse(text, at):
+    assert absolute(text, NOW) == at
+
+
+def test_a_link_holds_the_minutes_that_are_seen_and_the_filters():
+    view = View("-15m", "now", (("tenant", "a&b"), ("not.model", "llama")), "chat", 10.0, UTC)
+    fixed = view.at(NOW)
+    assert fixed.params[:2] == (("start", "2026-11-21T09:45:30Z"), ("end", "2026-11-21T10:00:30Z"))
+    assert fixed.link("explore", tenant="b", metric="ttft") == (
+        "/explore?range=custom&start=2026-11-21T09%3A45%3A30Z&end=2026-11-21T10%3A00%3A30Z&slo=chat&tenant=b"
+        "&metric=ttft&not.model=llama"
+    )
+    assert view.chosen == {"tenant": ["a&b"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [
+        ("tenant: acme", ("tenant", "acme")),
+        ("tenant=acme corp ", ("tenant", "acme corp")),
+        ("not tenant: acme", ("not.tenant", "acme")),
+        ("tenant != acme", ("not.tenant", "acme")),
+        ("not.slo_class=chat", ("not.slo_class", "chat")),
+        ("colour: red", None),
+        ("tenant:", None),
+        ("acme", None),
+    ],
+)
+def test_a_filter_can_be_typed(text, pair):
+    assert typed(text) == pair
+
+
+def test_values_are_offered_with_their_counts_and_nothing_for_no_value():
+    values = {
+        "tenant": [{"value": "acme", "requests": 1204}, {"value": "", "requests": 3}],
+        "instance": [{"value": "host-1", "requests": 1}],
+    }
+    assert offers(values) == {"tenant: acme (1\u202f204)": ("tenant", "acme")}
