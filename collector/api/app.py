@@ -38,6 +38,7 @@ from collector.api import (
     storage,
     summary,
     timeseries,
+    verdict,
 )
 from collector.api.context import Context
 from collector.api.parameters import given_once
@@ -122,6 +123,7 @@ def create_app(
         engines,
         incidents,
         spans,
+        verdict,
     )
     routers = [*(part.router(context) for part in parts), samples.router(context, status), overview.router(context)]
     for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):

@@ -41,6 +41,8 @@ _SIZES: Final = {
     "cached_share": "if(input_tokens > 0, cached_tokens / input_tokens, NULL)",
 }
 """SQL of numbers. Their values are the requests above or below a quantile."""
+_MOST_SPECIFIC: Final = ("error_type", "variant", "model", "tenant", "instance", "service")
+"""Of conditions that the same requests meet, that of the first of these is told: a reason stands before `status`."""
 _UNKNOWN: Final = -1
 _MOST_VALUES: Final = 200
 _MOST_OF_ONE: Final = 3
@@ -258,7 +260,7 @@ def _chosen(table: _Table, counts: Mapping[str, Floats], conditions: Sequence[Tr
     known: list[Bools] = []
     while left and len(found) < _MOST_DIFFERENCES:
         z = {key: table.conditional(column, known) for key, column in left.items()}
-        key = max(z, key=z.__getitem__)
+        key = max(z, key=lambda key: (round(z[key], 6), -_rank(conditions[key[0]]), -len(key)))
         if not _is_significant(z[key], tried):
             break
         column = left.pop(key)
@@ -277,6 +279,11 @@ def _chosen(table: _Table, counts: Mapping[str, Floats], conditions: Sequence[Tr
             if other not in behind and not {*key} & {*other} and not bounded & {conditions[i].dimension for i in other}
         }
     return found
+
+
+def _rank(condition: Trait) -> int:
+    """0: the most specific."""
+    return _MOST_SPECIFIC.index(condition.dimension) if condition.dimension in _MOST_SPECIFIC else len(_MOST_SPECIFIC)
 
 
 def _more_together(table: _Table, i: int, j: int, tried: int) -> bool:

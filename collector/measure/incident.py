@@ -45,6 +45,8 @@ class Incident(Answer):
     slo: str | None
     tenant: str | None
     """To whom an SLO with `group_by: [tenant]` is broken."""
+    service: str | None
+    """The service of the process, of a condition of one."""
     instance: str | None
     process_tenant: str | None
     """To whom the process of `instance` belongs; empty: to all."""
@@ -62,6 +64,7 @@ def incident(cause: Cause, *, start_ns: int, end_ns: int | None, **fields: Any) 
     defaults: dict[str, Any] = {
         "slo": None,
         "tenant": None,
+        "service": None,
         "instance": None,
         "process_tenant": None,
         "severity": condition.severity,

@@ -44,7 +44,7 @@ def processes_in_trouble(reader: Reader, window: Window) -> Iterator[Incident]:
         listed = replace(window, start_ns=min(window.start_ns, int(in_flight.lost_at_ns[rows].min())))
         common: dict[str, Any] = {
             "start_ns": silent_since if is_lost else stuck_since,
-            **_of_process(process),
+            **process._asdict(),
             "requests_affected": n,
             "requests": request_list(listed, n, **asked),
         }
@@ -65,10 +65,6 @@ def processes_in_trouble(reader: Reader, window: Window) -> Iterator[Incident]:
                 end_ns=None,
                 **common,
             )
-
-
-def _of_process(process: Process) -> dict[str, Any]:
-    return {"instance": process.instance, "process_tenant": process.process_tenant}
 
 
 def _given_up(reader: Reader, window: Window) -> tuple[InFlight, Ints]:
@@ -114,7 +110,7 @@ def _of_stretch(cause: Cause, window: Window, stretch: samples.Stretch, **fields
     """An incident that lasts while the newest sample, which must be fresh, shows it."""
     lasts = stretch.lasts and stretch.last_ns + _FRESH_NS > window.end_ns
     end_ns = None if lasts else stretch.last_ns
-    return incident(cause, start_ns=stretch.began_ns, end_ns=end_ns, **_of_process(stretch.process), **fields)
+    return incident(cause, start_ns=stretch.began_ns, end_ns=end_ns, **stretch.process._asdict(), **fields)
 
 
 def _sampled_preemptions(reader: Reader, window: Window) -> Iterator[Incident]:
@@ -139,7 +135,7 @@ def _sampled_preemptions(reader: Reader, window: Window) -> Iterator[Incident]:
             detail=f"{n} preemptions by its metrics. The tokens of these requests are computed again.",
             start_ns=began_ns,
             end_ns=last_ns if last_ns + shown <= window.end_ns else None,
-            **_of_process(Process.of(process)),
+            **Process.of(process)._asdict(),
             requests_affected=n,
         )
 
@@ -171,7 +167,7 @@ def evictions(reader: Reader, window: Window) -> Iterator[Incident]:
             detail=_preempted(row),
             start_ns=row["began_ns"],
             end_ns=row["last_ns"] if row["last_ns"] + shown <= window.end_ns else None,
-            **_of_process(Process.of(row)),
+            **Process.of(row)._asdict(),
             requests_affected=row["victims"],
             requests=_lists(
                 "kv_eviction",
@@ -239,7 +235,7 @@ def cold_starts(reader: Reader, window: Window) -> Iterator[Incident]:
             start_ns=row["began_ns"],
             end_ns=end_ns,
             firing=end_ns + condition.shown > window.end_ns,
-            **_of_process(Process.of(row)),
+            **Process.of(row)._asdict(),
             requests_affected=row["waited"],
             requests=_lists("cold_start", window, row, end_ns, ended=row["waited"]),
         )

@@ -47,6 +47,7 @@ ANSWERED = {
     "/api/v1/heatmap": [*ASKED, "metric=e2e&slo=ours"],
     "/api/v1/labels": ASKED,
     "/api/v1/changes": ASKED,
+    "/api/v1/verdict": ASKED,
     "/api/v1/slos": ASKED,
     "/api/v1/slos/all": ASKED[:2],
     "/api/v1/requests": [

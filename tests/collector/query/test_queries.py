@@ -143,6 +143,7 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     for path in ("samples/latencies", "explain", "differences", "heatmap", "labels", "changes"):
         api(path)
     api(f"requests/{made[0]['trace_id']}")
+    api("verdict", end="-1h", start="-2h")
     for path in ("spans", "spans/names", "storage"):
         api(path)
     Expiry(rows.store, parse_retention("90d,acme/requests=1d"), IngestStatus()).run_once()

@@ -1,0 +1,109 @@
+"""Who the bad requests of one SLO are, and where their time went, in sentences: from `/differences` and `/explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from collector.measure.boxes import named
+from collector.measure.differences import Difference, Trait, differences
+from collector.measure.explain import Question, explain
+from collector.measure.explanation import Explanation
+from collector.measure.incident import Incident, TopCause
+from collector.measure.reader import Reader
+from collector.measure.times import HOUR_NS, parse_moment
+from collector.measure.verdicts import wanted
+from collector.measure.window import Window
+from collector.slo.judge import selected
+from collector.slo.model import Slo
+from collector.sql.fragment import Fragment, all_of, any_of
+from tokentrail.shared.formatting import percent
+
+MOST_BACK_NS: Final = 6 * HOUR_NS
+"""Of a burn that lasts longer, the bad requests of so long are looked at."""
+_TIMES_BEFORE: Final = 2
+"""The others are the good requests of the same time and of twice as long before: they are as the bad were before."""
+_LEAST_SHARE: Final = 0.6
+_LEAST_LIFT: Final = 2.0
+_MOST_NAMED: Final = 3
+_WORDS: Final = {
+    "input_tokens": "have prompts of {} tokens",
+    "output_tokens": "have answers of {} tokens",
+    "cached_share": "have {} of the prompt cached",
+    "cold_start": "waited for a cold start",
+    "status": "ended as {}",
+    "error_type": "ended with the error {}",
+    "finish_reason": "have finish reason {}",
+    "slo_class": "are of SLO class {}",
+}
+"""What is said of a value. Of other dimensions: `are of model llama`."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """Sentences about the bad requests, or None where nothing is known."""
+
+    who: str | None
+    why: str | None
+    without: str | None
+
+
+def hit(reader: Reader, window: Window, vantage: Sequence[str], slo: Slo, burn: Incident, tenant: str | None) -> Hit:
+    """The sentences about the requests that are bad for an SLO, or for one tenant of it, since its burn began."""
+    own = () if tenant is None else (selected({"tenant": [tenant]}, "burn"),)
+    start_ns = max(parse_moment(burn.start).ns, window.end_ns - MOST_BACK_NS)
+    recent = Window(start_ns, window.end_ns, all_of(window.filter, *own))
+    top = burn.top_cause
+    explanation = explain(reader, recent, vantage, Question((slo,), without=[] if top is None else [[top.cause]]))
+    return Hit(_who(reader, recent, slo), _why(top, explanation), _without(explanation))
+
+
+def _who(reader: Reader, recent: Window, slo: Slo) -> str | None:
+    before_ns = max(0, recent.start_ns - _TIMES_BEFORE * (recent.end_ns - recent.start_ns))
+    longer = replace(recent, start_ns=before_ns)
+    bad, good = (wanted(reader, longer, slo, verdict)[0] for verdict in ("bad", "good"))
+    bad = all_of(bad, Fragment("end >= fromUnixTimestamp64Nano({hit_ns:Int64})", {"hit_ns": recent.start_ns}))
+    found = differences(reader, longer, bad, any_of(bad, good)).differences
+    clear = [one for one in found if one.selected.share >= _LEAST_SHARE and _lift(one) >= _LEAST_LIFT]
+    told = [_of_share(one, first=i == 0) for i, one in enumerate(clear[:_MOST_NAMED])]
+    return f"{', '.join(told)}." if told else None
+
+
+def _lift(one: Difference) -> float:
+    return float("inf") if one.lift is None else one.lift
+
+
+def _of_share(one: Difference, *, first: bool) -> str:
+    what = " and ".join(_words(trait) for trait in one.conditions)
+    of = " of the bad requests" if first else ""
+    return f"{percent(one.selected.share)}{of} {what} (of the good {percent(one.others.share)})"
+
+
+def _words(trait: Trait) -> str:
+    value = named(trait.value)
+    if trait.dimension in _WORDS:
+        return _WORDS[trait.dimension].format(value or "none")
+    return f"are of {trait.dimension} {value}" if value else f"have no {trait.dimension}"
+
+
+def _why(top: TopCause | None, found: Explanation) -> str | None:
+    """The burn's top cause is that beyond good requests. `/explain` compares with all, of which most may be bad."""
+    if top is not None and top.cause != "unexplained":
+        return f"Cause: {top.group} ({percent(top.share)} of what they took beyond good requests)."
+    if not found.selected.requests:
+        texts = [named(one.text) for one in found.not_ended if one.bad][:_MOST_NAMED]
+        return f"None of them has ended. {'; '.join(texts)}." if texts else None
+    if top is None and found.parts and not found.parts[0].share and found.selected.explained:
+        failed = found.selected.failed / found.selected.requests
+        if failed >= _LEAST_SHARE:
+            return f"{percent(failed)} of them failed, and took no longer than typical requests."
+    more = next((level.more for level in reversed(found.levels) if level.more), None)
+    return f"Cause not known: {more or found.note or 'no cause took more of their time than of good requests.'}"
+
+
+def _without(found: Explanation) -> str | None:
+    top = next(iter(found.without), None)
+    if top is None or top.attainment is None or found.attainment is None:
+        return None
+    return f"Without it, {percent(top.attainment)} since then would be good instead of {percent(found.attainment)}."

@@ -1,0 +1,202 @@
+"""The sentence of the moment, and the boxes behind it."""
+
+import pytest
+
+from tests.collector.api.test_explain import chats, request
+from tests.collector.api.test_explain import store as stored
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+DAY = 86_400
+WAITS = {"ttft": {"own_prompt": 80, "wait_kv": 820}, "rest": {"batch": 150, "alone": 50}}
+
+
+def slow(n, parts=None, **fields):
+    return [request(**(parts or WAITS), **{"slo_class": "chat", **fields}) for _ in range(n)]
+
+
+def store(rows, many, *, ago=1, **explained):
+    """Store requests that ended a millisecond after one another, the last one so many seconds ago."""
+    apart = [({"ended": NOW - ago * SECOND - i * MS, **fields}, causes) for i, (fields, causes) in enumerate(many)]
+    return stored(rows, apart, **explained)
+
+
+def told(answer):
+    return {name: answer[name] for name in ("state", "sentence", "who", "why", "without", "slo", "tenant")}
+
+
+def nested(answer):
+    return [(box["kind"], [one["kind"] for one in box["inside"]]) for box in answer["boxes"]]
+
+
+def pages(links):
+    return [link["page"] for link in links]
+
+
+def hang(rows, n, **fields):
+    """`n` requests of a process that made its last step a minute ago. They waited 45 s."""
+    rows.step(start=NOW - 60 * SECOND, instance="stuck")
+    for _ in range(n):
+        rows.open(start=NOW - 45 * SECOND, seen=NOW - SECOND, slo_class="chat", instance="stuck", **fields)
+
+
+class TestBroken:
+    def test_it_says_who_why_and_what_without(self, rows, api):
+        store(rows, chats(300, variant="v1"), ago=7000)
+        store(rows, [*chats(20, variant="v1"), *slow(64, variant="v2"), *slow(6, variant="v1")], ago=100)
+        answer = api("verdict")
+        assert told(answer) == {
+            "state": "broken",
+            "sentence": "chat is not kept: 22.22 % good in the last hour, 95 % promised. Since 09:58 UTC.",
+            "who": "91.42 % of the bad requests are of variant v2 (of the good 0 %).",
+            "why": "Cause: waiting for KV (100 % of what they took beyond good requests).",
+            "without": "Without it, 100 % since then would be good instead of 22.22 %.",
+            "slo": "chat",
+            "tenant": None,
+        }
+        first, *_ = answer["links"]
+        assert first["title"] == "See the 70 requests"
+        assert api("requests", **first["params"])["total"] == 70
+        assert nested(answer) == [("change", ["slo_burn"])]
+        (change,) = answer["boxes"]
+        assert (change["bad"], change["title"]) == (64, "engine has a new variant: v2")
+        assert answer["since_ns"] == change["inside"][0]["since_ns"] == NOW - 100 * SECOND - 89 * MS
+        assert pages(answer["links"]) == ["explore", "compare", "tail", "runbook"]
+        api("compare", **answer["links"][1]["params"])
+
+    def test_a_variant_that_serves_all_along_explains_no_burn(self, rows, api):
+        store(rows, chats(10, variant="v1"), ago=890)
+        store(rows, chats(300, variant="v2"), ago=800)
+        store(rows, slow(70, variant="v2"), ago=100)
+        answer = api("verdict")
+        assert nested(answer) == [("slo_burn", []), ("change", [])]
+        assert answer["who"] is None
+        assert pages(answer["links"]) == ["explore", "tail", "runbook"]
+
+    def test_requests_of_a_process_that_hangs_have_not_ended(self, rows, api):
+        store(rows, chats(4, instance="works"), ago=200)
+        hang(rows, 18)
+        answer = api("verdict")
+        assert nested(answer) == [("engine_hung", ["slo_burn"])]
+        (hung,) = answer["boxes"]
+        assert (hung["service"], hung["instance"], hung["bad"]) == ("engine", "stuck", 18)
+        assert hung["sentence"] == "Since 09:59 UTC. Requests open: 18. There was no step in 30 s or longer."
+        assert answer["state"] == "broken"
+        assert answer["why"].startswith("None of them has ended. engine stuck: 18 requests wait for a first token")
+        assert pages(answer["links"]) == ["explore", "engines", "tail", "runbook"]
+
+    def test_a_burn_of_which_less_is_of_a_process_stands_beside_it(self, rows, api):
+        store(rows, [*chats(10, instance="works"), *slow(13, instance="works")], ago=20)
+        hang(rows, 18)
+        assert nested(api("verdict")) == [("engine_hung", []), ("slo_burn", [])]
+
+    def test_causes_stand_before_symptoms(self, rows, api):
+        rows.cold_start(start=NOW - 100 * SECOND, duration=90 * SECOND, instance="new")
+        rows.kv_event(start=NOW - 40 * SECOND, instance="full")
+        hang(rows, 2)
+        rows.open(start=NOW - 300 * SECOND, seen=NOW - 200 * SECOND, instance="dead")
+        store(rows, [*chats(10), *slow(80)], ago=20)
+        kinds = [box["kind"] for box in api("verdict")["boxes"]]
+        assert kinds == ["engine_lost", "engine_hung", "kv_eviction", "cold_start", "slo_burn"]
+
+    def test_the_worst_of_several_is_told_and_the_others_are_named(self, rows, api):
+        store(rows, [*chats(20), *slow(80, status="error")], ago=100)
+        answer = api("verdict")
+        assert answer["sentence"].startswith("chat is not kept: 20 % good in the last hour, 95 % promised.")
+        assert answer["sentence"].endswith(" Not kept either: all.")
+
+    def test_what_takes_no_longer_failed(self, rows, api):
+        failed = {"ttft": {"own_prompt": 8, "wait_kv": 2}, "rest": {}, "tokens": 0, "status": "error"}
+        store(rows, [*chats(20), *slow(80, failed, error_type="queue_full")], ago=100)
+        answer = api("verdict")
+        assert answer["why"] == "100 % of them failed, and took no longer than typical requests."
+        assert "ended with the error queue_full" in answer["who"]
+        assert answer["without"] is None
+
+    def test_an_engine_that_tells_nothing_is_named_as_the_reason(self, rows, api):
+        store(rows, [*chats(20), *slow(80)], ago=100, explained=())
+        why = api("verdict")["why"]
+        assert why.startswith("Cause not known: none of these 80 requests is explained yet")
+
+
+class TestOther:
+    def test_kept(self, rows, api):
+        store(rows, chats(100))
+        answer = api("verdict")
+        assert told(answer) == {
+            "state": "kept",
+            "sentence": "All 2 SLOs are kept. Budget left: chat 100 %. Nothing fires.",
+            **dict.fromkeys(("who", "why", "without", "slo", "tenant")),
+        }
+        assert (answer["boxes"], answer["links"], answer["since_ns"], answer["last_request_ns"]) == ([], [], None, None)
+
+    def test_an_slo_without_requests_is_not_kept_and_an_incident_fires(self, rows, api):
+        rows.requests([{"slo_class": "batch"}] * 100)
+        rows.kv_event(start=NOW - 40 * SECOND)
+        assert api("verdict")["sentence"] == (
+            "1 of 2 SLOs is kept; of chat nothing is judged. Budget left: all 100 %. 1 other incident fires."
+        )
+
+    def test_a_budget_that_is_spent_is_not_hidden_by_a_good_hour(self, rows, api):
+        store(rows, [*chats(50), *slow(50)], ago=2 * DAY)
+        store(rows, chats(100))
+        answer = api("verdict")
+        assert told(answer)["sentence"] == (
+            "chat is kept now (100 % good in the last hour), and not kept over 30 d: its budget is spent."
+        )
+        assert answer["state"] == "spent"
+
+    @pytest.mark.parametrize(
+        ("good", "text"),
+        [
+            (0, "chat is not kept over 30 d: its budget is spent, and no request of the last hour is judged."),
+            (
+                90,
+                "chat is not kept over 30 d: its budget is spent, and 90 % were good in the last hour, 95 % promised.",
+            ),
+        ],
+    )
+    def test_and_a_bad_hour_or_none_is_told(self, rows, api, good, text):
+        store(rows, [*chats(50), *slow(50)], ago=4 * DAY)
+        store(rows, [*chats(good), *slow(good // 9), *slow(1, slo_class="batch")])
+        assert api("verdict")["sentence"] == text
+
+    def test_in_danger(self, rows, api):
+        store(rows, chats(20_000), ago=20 * DAY, explained=())
+        store(rows, [*chats(80), *slow(20)], ago=100)
+        answer = api("verdict")
+        assert answer["state"] == "danger"
+        assert answer["sentence"] == (
+            "chat is kept, and its budget ends in 7 d 8 h at this rate."
+            " Over 1 d it burned 4.00 times as fast as allowed."
+        )
+        assert answer["why"] == "Cause: waiting for KV (100 % of what they took beyond good requests)."
+
+    def test_quiet(self, rows, api):
+        answer = api("verdict")
+        assert told(answer)["sentence"] == "No request ended in this range. None has ended yet."
+        assert (answer["state"], answer["last_request_ns"], answer["since_ns"]) == ("quiet", None, None)
+        rows.request(ended=NOW - DAY * SECOND, tenant="a")
+        rows.request(ended=NOW - 2 * DAY * SECOND, tenant="b")
+        rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, tenant="a")
+        answer = api("verdict")
+        assert answer["sentence"] == "No request ended in this range. The last one: 20 Nov 10:00 UTC. In flight: 1."
+        assert answer["last_request_ns"] == NOW - DAY * SECOND
+        assert api("verdict", tenant="b")["sentence"].endswith("The last one: 19 Nov 10:00 UTC.")
+        assert api("verdict", end="-25h", start="-26h")["last_request_ns"] == NOW - 2 * DAY * SECOND
+
+
+class TestWithoutSlos:
+    @pytest.fixture
+    def slos_file(self, tmp_path):
+        path = tmp_path / "slos.yaml"
+        path.write_text(
+            'slos: [{name: none, objective: "0.9", window: 30d, select: {model: [x]}, thresholds: {e2e: 1s}}]'
+        )
+        return path
+
+    def test_requests_that_no_slo_selects(self, rows, api):
+        rows.requests([{}] * 3)
+        answer = api("verdict")
+        assert (answer["state"], answer["sentence"]) == ("not_judged", "3 requests, none judged: no SLO selects them.")
+        assert answer["why"].startswith("The SLO selected 0 of 3 requests of the last day: none has model in (x)")
