@@ -1,9 +1,8 @@
 """Measures the engine on a GPU with random weights in the shape of Llama 3.1 8B.
 
 A decode step of one sequence is compared with the time in which the device's measured bandwidth reads the weights, keys
-and values, in four ways: with CUDA graphs, with the attention kernel alone, with torch's attention, and with CUDA
-graphs and weights in FP8. The peer of 64 sequences is transformers' continuous batching in bfloat16: the same prompts,
-as many new tokens, in the same run.
+and values, in three ways: with CUDA graphs, with the attention kernel alone, and with torch's attention. The peer of 64
+sequences is transformers' continuous batching: the same prompts, as many new tokens, in the same run.
 
 `--quick` takes a tiny shape and also runs on a CPU, where no figure means anything.
 """
@@ -25,7 +24,6 @@ from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.observer import Observer
 from instrumented_engine.core.scheduler import Scheduler
 from instrumented_engine.device import Device, open_device
-from instrumented_engine.model.linear import Quantization
 from instrumented_engine.model.llama import Llama, LlamaConfig, LlamaWeights, build_weights, tensor_shape
 from instrumented_engine.model.operations import Operations
 from instrumented_engine.model.runner import ModelRunner
@@ -68,17 +66,8 @@ TINY = LlamaConfig(
     rms_norm_eps=1e-5,
     rope_theta=10_000.0,
 )
-
-
-class Way(NamedTuple):
-    """Whether the attention kernel and CUDA graphs are used, and the format of the weights."""
-
-    paged: bool
-    graphs: bool
-    quantization: Quantization = "none"
-
-
-WAYS = {"graphs": Way(True, True), "kernel": Way(True, False), "sdpa": Way(False, False), "fp8": Way(True, True, "fp8")}
+WAYS = {"graphs": (True, True), "kernel": (True, False), "sdpa": (False, False)}
+"""Whether the attention kernel and CUDA graphs are used."""
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 PREFILLS = 15
 """Prompts of different lengths. Some kernels are prepared anew for each length."""
@@ -94,12 +83,11 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     size = QUICK if quick else FULL
     on_gpu = device.target.type == "cuda"
     numbers: dict[str, Any] = {"device": torch.cuda.get_device_name() if on_gpu else "cpu"}
-    for name, way in WAYS.items():
-        if on_gpu or not way.paged:
-            weights = random_weights(size.config, device, way.quantization)
-            model = Llama(size.config, weights, 1024, operations=operations(paged=way.paged))
-            numbers |= measured(name, engine_of(model, size, graphs=way.graphs), size, device)
-            del weights, model
+    for name, (paged, graphs) in WAYS.items():
+        if on_gpu or not paged:
+            model = Llama(size.config, random_weights(size.config, device), 1024, operations=operations(paged=paged))
+            numbers |= measured(name, engine_of(model, size, graphs=graphs), size, device)
+            del model
             if on_gpu:
                 torch.cuda.empty_cache()
             publish("engine_gpu", numbers, packages=PACKAGES, quick=quick, path=json)  # a later part may fail
@@ -119,13 +107,13 @@ def operations(*, paged: bool) -> Operations:
     return TritonOperations()
 
 
-def random_weights(config: LlamaConfig, device: Device, quantization: Quantization) -> LlamaWeights:
+def random_weights(config: LlamaConfig, device: Device) -> LlamaWeights:
     """Weights of the size that a trained model's have."""
 
     def tensor(name: str) -> torch.Tensor:
         return torch.randn(tensor_shape(config, name), dtype=device.dtype, device=device.target) * 0.02
 
-    return build_weights(config, tensor, lambda name: name == "output.weight", device.dtype, quantization)
+    return build_weights(config, tensor, lambda name: name == "output.weight", device.dtype, "none")
 
 
 def engine_of(model: Llama, size: Load, *, graphs: bool) -> Engine:
@@ -144,7 +132,7 @@ def engine_of(model: Llama, size: Load, *, graphs: bool) -> Engine:
 def measured(name: str, engine: Engine, size: Load, device: Device) -> dict[str, float]:
     """The time of a step of one sequence and its share of the bandwidth, and the rate of the largest batch."""
     runner: Any = engine._runner
-    peaks = measure_peaks(device.target, device.dtype, WAYS[name].quantization)
+    peaks = measure_peaks(device.target, device.dtype)
     step = engine_steps(engine, 1, size.context)
     times = [timed(step) for _ in range(size.steps + 3)][3:]
     read = runner._model.weights.nbytes + (size.context + 3 + size.steps / 2) * runner.block_bytes / 16

@@ -116,10 +116,8 @@ def open_device(settings: Settings) -> Device:
     if settings.device == "cuda" and not cuda:
         raise ModelError("--device cuda: torch sees no CUDA device")
     quantized = settings.quantization != "none"
-    kind = "cuda" if cuda and settings.quantization in ("none", "fp8") else "cpu"
+    kind = "cuda" if cuda and not quantized else "cpu"
     kind = kind if settings.device == "auto" else settings.device
-    if settings.quantization == "fp8" and not _has_fp8(kind):
-        raise ModelError("--quantization fp8: needs a CUDA device of compute capability 9.0 or more")
     default = torch.bfloat16 if kind == "cuda" or quantized else torch.float32
     dtype = default if settings.dtype == "auto" else getattr(torch, settings.dtype)
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
@@ -144,10 +142,6 @@ def _peak_bytes(device: torch.device, step: Callable[[], None]) -> int:
     peak: int = torch.cuda.max_memory_allocated(device) - before
     torch.cuda.empty_cache()
     return peak
-
-
-def _has_fp8(kind: str) -> bool:
-    return kind == "cuda" and torch.cuda.get_device_capability(0) >= (9, 0)
 
 
 def choose_threads(

@@ -44,9 +44,9 @@ class Settings(BaseSettings):
     """Where to compute; `auto`: CUDA if there is a device."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the weights; `auto`: `float32` on the CPU, `bfloat16` on CUDA and with `--quantization`."""
-    quantization: Literal["none", "int8", "int4", "fp8"] = "none"
-    """Format of the weights (docs/engine.md#weights-in-fewer-bits): `int8`, or `int4` in groups of 32, on the CPU;
-    `fp8` on CUDA. All else is then `bfloat16`."""
+    quantization: Literal["none", "int8", "int4"] = "none"
+    """Format of the weights (docs/engine.md#weights-in-fewer-bits): `int8`, or `int4` in groups of 32, on the CPU.
+    All else is then `bfloat16`."""
     kv_cache_dtype: Literal["auto", "bfloat16", "int8", "int4"] = "auto"
     """Format of the KV cache (docs/engine.md#keys-and-values-in-fewer-bits): `int8` with a scale for each head of a
     token, `int4` in groups of 32; `auto`: as the weights' activations."""
@@ -125,9 +125,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _quantised_products_take_bfloat16(self) -> Self:
-        other, needed = ("cpu", "CUDA") if self.quantization == "fp8" else ("cuda", "the CPU")
-        if self.quantization != "none" and (self.device == other or self.dtype not in ("auto", "bfloat16")):
-            raise ValueError(f"--quantization {self.quantization} needs {needed} and --dtype bfloat16")
+        if self.quantization != "none" and (self.device == "cuda" or self.dtype not in ("auto", "bfloat16")):
+            raise ValueError(f"--quantization {self.quantization} needs the CPU and --dtype bfloat16")
         return self
 
     @model_validator(mode="after")

@@ -132,7 +132,7 @@ def load(settings: Settings, observer: Observer) -> Loaded:
         with cold.phase("warmup"):
             runner.warm_up()
             threads = device.choose_threads(settings, runner.warm_up)
-            runner.peaks = measure_peaks(device.target, device.dtype, settings.quantization)
+            runner.peaks = measure_peaks(device.target, device.dtype)
             for one in (model, draft):
                 if one and one.operations.name == "triton":
                     ModelRunner(one, kv_blocks=1, block_size=settings.block_size, eos_ids=()).compile_kernels(

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own spelling
 from torch import Tensor
 
-Quantization = Literal["none", "int8", "int4", "fp8"]
+Quantization = Literal["none", "int8", "int4"]
 TYPICAL_ROWS = 8
 """Rows that oneDNN lays a packed matrix out for: a small decode batch."""
 MKL_ROWS = 64
@@ -38,9 +38,6 @@ BFLOAT16_ROWS = 6
 """Most rows for which a CPU without instructions for bfloat16 multiplies in it, which it does row by row."""
 PIECE = 1 << 21
 """Numbers of a weight that such a CPU turns into float32 at a time. Memory for a large matrix costs more than that."""
-FP8 = torch.float8_e4m3fn
-FP8_STEP = 16
-"""Both sides of a matrix are multiples of this for FP8 kernels."""
 GROUP = 32
 """Weights of a row that share a scale in 4 bits, as in GGUF's Q4_1."""
 EXACT_ROWS = 64
@@ -209,43 +206,13 @@ class Int4Linear:
         return torch.cat([self._halves & 15, self._halves >> 4], dim=1)
 
 
-class Fp8Linear:
-    """8-bit floats (e4m3) with a scale for each output; each row of activations gets 8 bits and a scale of its own.
-
-    Needs kernels for FP8 with scales for rows: NVIDIA's from compute capability 9.0 on.
-    """
-
-    def __init__(self, weight: Tensor) -> None:
-        self._weight, self._scale = to_fp8(weight.float())
-        self.nbytes = self._weight.nbytes + self._scale.nbytes
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Multiply."""
-        return multiply_fp8(to_fp8(x.float()), (self._weight, self._scale), x.dtype)
-
-
-def multiply_fp8(rows: tuple[Tensor, Tensor], weight: tuple[Tensor, Tensor], dtype: torch.dtype) -> Tensor:
-    """The product of rows with a weight (out, in), each in FP8 with the scales of its rows."""
-    product: Tensor = torch._scaled_mm(rows[0], weight[0].t(), scale_a=rows[1], scale_b=weight[1].t(), out_dtype=dtype)
-    return product
-
-
-def to_fp8(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of a matrix in 8 bits, and their scales (rows, 1): the largest number of a row becomes FP8's largest."""
-    scale = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / torch.finfo(FP8).max
-    return (matrix / scale).to(FP8), scale
-
-
 def linear(weight: Tensor, dtype: torch.dtype, quantization: Quantization = "none") -> Linear:
     """Choose the fastest layout of a weight (out, in) for its device, the dtype of activations and the quantisation.
 
-    A matrix that 4 bits do not fit, because its inputs are no multiple of 32, gets 8 bits. One that FP8 does not fit
-    stays as it is.
+    A matrix that 4 bits do not fit, because its inputs are no multiple of 32, gets 8 bits.
     """
     if quantization == "int4" and weight.shape[1] % GROUP == 0:
         return Int4Linear(weight)
-    if quantization == "fp8":
-        return DenseLinear(weight.to(dtype)) if any(side % FP8_STEP for side in weight.shape) else Fp8Linear(weight)
     if quantization != "none":
         return Int8Linear(weight)
     weight = weight.to(dtype)

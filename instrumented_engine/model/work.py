@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from instrumented_engine.core.plan import Scheduled
-from instrumented_engine.model.linear import Quantization, multiply_fp8, product_dtype, to_fp8
+from instrumented_engine.model.linear import product_dtype
 from instrumented_engine.model.llama import LlamaConfig, LlamaWeights
 
 TRIALS = 3
@@ -80,21 +80,13 @@ def work_of(batch: Iterable[Scheduled], config: LlamaConfig, weights: LlamaWeigh
     )
 
 
-def measure_peaks(
-    device: torch.device,
-    dtype: torch.dtype,
-    quantization: Quantization = "none",
-    clock: Callable[[], float] = time.perf_counter,
-) -> Peaks:
-    """The best of some products, computed as those of many rows are, and of some sums over memory.
-
-    The products of `fp8` weights have a peak of their own, about twice as high.
+def measure_peaks(device: torch.device, dtype: torch.dtype, clock: Callable[[], float] = time.perf_counter) -> Peaks:
+    """The best of some products, computed as those of many rows, and of some sums over memory.
 
     Takes about 0.1 s on a CPU. On CUDA it needs 0.4 GiB for a while.
     """
     trial = CUDA if device.type == "cuda" else CPU
-    dtype = product_dtype(dtype, device)
-    matrix = torch.ones((trial.rows, trial.rows), dtype=dtype, device=device)
+    matrix = torch.ones((trial.rows, trial.rows), dtype=product_dtype(dtype, device), device=device)
     memory = torch.ones(trial.read_bytes // 4, dtype=torch.float32, device=device)
 
     def seconds(work: Callable[[], torch.Tensor]) -> float:
@@ -107,9 +99,4 @@ def measure_peaks(
             found.append(clock() - begin)
         return max(min(found[1:]), 1e-9) / trial.repeats
 
-    eight_bits = to_fp8(matrix.float()) if quantization == "fp8" else None
-
-    def product() -> torch.Tensor:
-        return multiply_fp8(eight_bits, eight_bits, dtype) if eight_bits else matrix @ matrix
-
-    return Peaks(2 * trial.rows**3 / seconds(product), trial.read_bytes / seconds(memory.sum))
+    return Peaks(2 * trial.rows**3 / seconds(lambda: matrix @ matrix), trial.read_bytes / seconds(memory.sum))

@@ -17,7 +17,6 @@ from instrumented_engine.model.linear import (
     PADDED_ROWS,
     PIECE,
     DenseLinear,
-    Fp8Linear,
     Int4Linear,
     Int8Linear,
     MklLinear,
@@ -29,7 +28,7 @@ from instrumented_engine.model.linear import (
     product_rows,
 )
 
-KINDS = {"int8": (Int8Linear, 0.01), "int4": (Int4Linear, 0.12), "fp8": (Fp8Linear, 0.04)}
+KINDS = {"int8": (Int8Linear, 0.01), "int4": (Int4Linear, 0.12)}
 
 
 @pytest.fixture
@@ -111,7 +110,6 @@ def test_a_constant_group_is_no_division_by_zero():
 
 def test_sizes(weight):
     assert Int4Linear(weight).nbytes == weight.numel() // 2 + 4 * weight.numel() // GROUP
-    assert Fp8Linear(weight).nbytes == weight.numel() + 4 * len(weight)
     assert Int8Linear(weight).nbytes == weight.numel() + 2 * len(weight)
 
 
@@ -122,9 +120,6 @@ def test_the_layout_follows_dtype_and_quantisation(weight):
     assert isinstance(linear(weight, torch.float16), DenseLinear)
     assert isinstance(linear(weight, torch.bfloat16, "int8"), Int8Linear)
     assert isinstance(linear(weight, torch.bfloat16, "int4"), Int4Linear)
-    assert isinstance(linear(weight, torch.bfloat16, "fp8"), Fp8Linear)
-    assert isinstance(linear(weight[:40], torch.bfloat16, "fp8"), DenseLinear), "40 outputs are no multiple of 16"
-    assert isinstance(linear(weight[:, :40], torch.bfloat16, "fp8"), DenseLinear)
     assert isinstance(linear(weight[:, :48], torch.bfloat16, "int4"), Int8Linear), "48 inputs are no groups of 32"
 
 
