@@ -54,7 +54,7 @@ class Question:
     quantile: float = 0.99
     without: Sequence[Collection[str]] = ()
     slowest: int = 0
-    """So many of the requests are told one by one."""
+    """The requests that are told one by one, at most."""
 
     @property
     def slo(self) -> Slo | None:

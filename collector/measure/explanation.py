@@ -83,7 +83,7 @@ class Group(Answer):
     colour: str
     """In charts: `#94a3b8`."""
     causes: list[str]
-    """Those that took time, in the order of causes.yaml."""
+    """Causes that took time, in the order of causes.yaml."""
     time_s: float
     typical_s: float | None
     share: float | None
@@ -204,7 +204,7 @@ class Explanation(Answer):
     parts: list[Part]
     """The causes, the largest excess first."""
     groups: list[Group]
-    """The same by what people call them: what is worth most points first, then what took most time."""
+    """The parts by what people call them: what is worth most points first, then what took most time."""
     unexplained_s: float
     without: list[WithoutOut]
     """Of the causes that were asked for."""
