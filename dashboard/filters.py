@@ -116,9 +116,10 @@ def header(page: str) -> View:
     Returns the selection; the pages read it with `selected()`.
     """
     labels = _kept(page)
+    slos, is_there = offered_slos()
     slo = st.selectbox(
         "SLO",
-        _slos(),
+        slos,
         index=None,
         accept_new_options=True,  # a link's SLO stays in the URL while the collector is away
         placeholder="all SLOs",
@@ -140,7 +141,7 @@ def header(page: str) -> View:
     with st.container(horizontal=True, gap=None, width="content", key="moves"):
         for key, icon, help_text, by in _MOVES:
             st.button("", icon=icon, key=key, help=help_text, type="tertiary", on_click=_move, args=(start, end, by))
-    _offer(start, end)
+    _offer(offered_filters(start, end, is_there=is_there))
     for number, (name, value) in enumerate(labels):
         st.button(
             plain(f"{name.removeprefix(NOT)}{' ≠' if name.startswith(NOT) else ':'} {value or '(none)'}"),
@@ -212,12 +213,13 @@ def _custom() -> tuple[str, str]:
     return start.strip() or "-2h", end.strip() or "now"
 
 
-def _slos() -> list[str]:
-    """The SLOs to offer; none while the collector does not answer as it should. The page says what is wrong."""
+def offered_slos() -> tuple[list[str], bool]:
+    """The SLOs to offer, and whether the collector answers as it should. If it does not, the page says what is wrong."""
+    told = fetch_seldom(ask("slos"))
     try:
-        return [slo["name"] for slo in fetch_seldom(ask("slos")).get("slos", [])]
+        return [slo["name"] for slo in told.get("slos", [])], bool(told)
     except OTHER_FORM:
-        return []
+        return [], False
 
 
 def offers(labels: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, str]]:
@@ -230,12 +232,16 @@ def offers(labels: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, tuple
     }
 
 
-def _offer(start: str, end: str) -> None:
-    """The box that offers filters: the values that requests of the range have. Others can be typed in."""
+def offered_filters(start: str, end: str, *, is_there: bool) -> dict[str, tuple[str, str]]:
+    """The filters to offer for a range, by their texts; none unless the collector `is_there`: one wait is enough."""
     try:
-        known = offers(fetch_seldom(ask("labels", start=start, end=end)).get("labels", {}))
+        return offers(fetch_seldom(ask("labels", start=start, end=end)).get("labels", {})) if is_there else {}
     except OTHER_FORM:
-        known = {}
+        return {}
+
+
+def _offer(known: Mapping[str, tuple[str, str]]) -> None:
+    """The box that offers filters: the values that requests of the range have. Others can be typed in."""
     st.selectbox(
         "Filter",
         list(known),

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from dashboard.api import OFFER_TIMEOUT_S, TIMEOUT_S, Problem, answer, ask, fetch
-from dashboard.filters import offered
+from dashboard.filters import offered_filters, offered_slos
 
 
 @contextmanager
@@ -120,8 +120,9 @@ def test_the_page_waits_once_and_not_long_for_the_lists_of_its_filters(monkeypat
 
     with httpx.Client(base_url="http://hangs/api/v1/", transport=httpx.MockTransport(hang)) as client:
         monkeypatch.setattr("dashboard.api._client", lambda *_: client)
-        names, labels = offered()
-        assert (names, set().union(*labels.values())) == ([], {"server", "client"})
+        names, is_there = offered_slos()
+        assert (names, is_there) == ([], False)
+        assert offered_filters("-15m", "now", is_there=is_there) == {}
         assert asked == [("/api/v1/slos", OFFER_TIMEOUT_S)]
         found = fetch(ask("overview"))
         assert (found.title, asked[1:]) == ("The collector is too slow", [("/api/v1/overview", TIMEOUT_S)])

@@ -8,7 +8,7 @@ import pytest
 
 from dashboard import charts
 from dashboard.charts import in_reach, joined, latency, legend
-from dashboard.filters import known_labels, refresh_s
+from dashboard.filters import refresh_s
 from dashboard.transform import (
     NotEnded,
     Series,
@@ -199,22 +199,6 @@ def test_slos_without_requests_stand_behind_the_others():
 
 def test_a_range_is_refreshed_when_its_charts_have_a_new_bucket():
     assert [refresh_s(name) for name in ("5m", "15m", "1h", "30d", "custom")] == [5.0, 10.0, 40.0, 60.0, 30.0]
-
-
-def test_known_labels():
-    engines = [
-        {"engine": "vllm", "variants": [], "models": ["b", "a"]},
-        {"engine": "tokentrail", "variants": ["x"], "models": []},
-    ]
-    labels = known_labels(engines, [{"select": {"slo_class": ["chat"], "unheard": ["of"]}}, {"select": None}])
-    assert labels == {
-        "engine": ["tokentrail", "vllm"],
-        "variant": ["x"],
-        "model": ["a", "b"],
-        "tenant": [],
-        "slo_class": ["chat"],
-        "vantage": ["client", "server"],
-    }
 
 
 def trail(**more):
