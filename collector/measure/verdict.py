@@ -58,6 +58,8 @@ class VerdictOut(Answer):
     links: list[Link]
     boxes: list[BoxOut]
     """What fires, causes before symptoms, then what is over and the changes, the newest first; 50 at most."""
+    slos: list[SloOut]
+    """Every SLO over its own window, as `/slos` with the same parameters has it."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
         last_request_ns=last_ns,
         links=links,
         boxes=boxed,
+        slos=evaluated,
     )
 
 

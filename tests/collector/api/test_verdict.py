@@ -57,6 +57,7 @@ class TestBroken:
         first, *_ = answer["links"]
         assert first["title"] == "See the 70 requests"
         assert api("requests", **first["params"])["total"] == 70
+        assert answer["slos"] == api("slos")["slos"]
         assert nested(answer) == [("change", ["slo_burn"])]
         (change,) = answer["boxes"]
         assert (change["bad"], change["title"]) == (64, "engine has a new variant: v2")
