@@ -29,7 +29,7 @@ from instrumented_engine.model.operations import Operations
 from instrumented_engine.model.runner import ModelRunner
 from instrumented_engine.model.work import measure_peaks
 from instrumented_engine.settings import Settings
-from tokentrail.trail import DisabledTrail
+from tokentrail.trail import DisabledTrail, Trail
 
 
 class Load(NamedTuple):
@@ -116,7 +116,7 @@ def random_weights(config: LlamaConfig, device: Device) -> LlamaWeights:
     return build_weights(config, tensor, lambda name: name == "output.weight", device.dtype, "none")
 
 
-def engine_of(model: Llama, size: Load, *, graphs: bool) -> Engine:
+def engine_of(model: Llama, size: Load, *, graphs: bool, trail: Trail | None = None) -> Engine:
     """An engine with room for the largest batch, started as the server starts it."""
     blocks = size.batch * -(-(size.context + size.new_tokens + size.steps) // 16)
     runner = ModelRunner(model, kv_blocks=blocks, block_size=16, eos_ids=())
@@ -126,7 +126,15 @@ def engine_of(model: Llama, size: Load, *, graphs: bool) -> Engine:
     if graphs and not runner.capture_graphs(max_seqs=size.batch, max_tokens=1024):
         sys.exit("the graphs could not be captured; the reason is above")
     scheduler = Scheduler(BlockManager(blocks, 16), max_seqs=size.batch, max_batched_tokens=8192, prefix_caching=False)
-    return Engine(scheduler, runner, Observer(DisabledTrail()), eos_ids=())
+    return Engine(scheduler, runner, Observer(trail or DisabledTrail()), eos_ids=())
+
+
+def engine_on_gpu(trail: Trail) -> tuple[Engine, dict[str, str | int]]:
+    """An engine with Triton's kernel and CUDA graphs, and the device's name."""
+    if not torch.cuda.is_available():
+        sys.exit("no CUDA device")
+    model = Llama(LLAMA, random_weights(LLAMA, open_device(Settings())), 1024, operations=operations(paged=True))
+    return engine_of(model, FULL, graphs=True, trail=trail), {"device": torch.cuda.get_device_name()}
 
 
 def measured(name: str, engine: Engine, size: Load, device: Device) -> dict[str, float]:

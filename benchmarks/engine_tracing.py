@@ -5,13 +5,15 @@ not. After a second's recorded steps, as by default, their spans are built and h
 on the engine's own thread, and that time counts as theirs. `share_percent` is what tracing adds to the time of so many
 steps: the median of all rounds, with its 95 % interval. A value below 0 is noise. `sdk_percent` has little noise, and
 leaves out effects on caches: the CPU time inside the SDK's calls, as a share of the time of the other steps.
+
+`--gpu` measures the engine of `benchmarks.engine_gpu`: random weights in the shape of Llama 3.1 8B, and CUDA graphs.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from opentelemetry.sdk.resources import Resource
@@ -26,6 +28,7 @@ from tokentrail._send.transport import SendResult, SendStatus
 from tokentrail.config import Settings
 
 STEPS = {1: 100, 8: 45}
+GPU_STEPS = {1: 140, 64: 60}
 """Recorded steps between two builds, by batch: about as many as the engine makes in a second."""
 ROUNDS = 20
 
@@ -58,16 +61,26 @@ class SwitchedTrail(Trail):
         return done
 
 
-def main(quick: Quick = False, json: JsonPath = None) -> None:
+def main(
+    quick: Quick = False,
+    gpu: Annotated[bool, typer.Option(help="Measure on CUDA; results go to engine_tracing_gpu.json.")] = False,
+    json: JsonPath = None,
+) -> None:
     """Measure, print and write."""
     set_waiting()
     trail = SwitchedTrail()
-    loaded = load_kind("int4", trail)
-    numbers: dict[str, Any] = dict(loaded.facts)
-    for batch, steps in STEPS.items():
+    if gpu:
+        from benchmarks.engine_gpu import engine_on_gpu
+
+        engine, facts = engine_on_gpu(trail)
+    else:
+        loaded = load_kind("int4", trail)
+        engine, facts = loaded.engine, loaded.facts
+    numbers: dict[str, Any] = dict(facts)
+    for batch, steps in (GPU_STEPS if gpu else STEPS).items():
         rounds = []
         for _ in range(3 if quick else ROUNDS + 1):
-            step = engine_steps(loaded.engine, batch, 32, trail)
+            step = engine_steps(engine, batch, 32, trail)
             rounds.append(one_round(trail, step, steps))
         rounds = rounds[1:]
         numbers |= interval(f"batch_{batch}_traced_ms", [traced / steps * 1e3 for traced, _, _ in rounds])
@@ -78,7 +91,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     if stats.dropped or not stats.exported:
         raise RuntimeError(f"not all spans were exported: {stats}")
     numbers["spans"] = stats.exported
-    publish("engine_tracing", numbers, packages=("torch",), quick=quick, path=json)
+    publish("engine_tracing_gpu" if gpu else "engine_tracing", numbers, packages=("torch",), quick=quick, path=json)
 
 
 def one_round(trail: SwitchedTrail, step: Callable[[], object], steps: int) -> tuple[float, float, float]:
