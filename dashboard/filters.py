@@ -214,7 +214,7 @@ def _custom() -> tuple[str, str]:
 
 
 def offered_slos() -> tuple[list[str], bool]:
-    """The SLOs to offer, and whether the collector answers as it should. If it does not, the page says what is wrong."""
+    """The SLOs to offer, and whether the collector answers as it should. If it does not, the page says why."""
     told = fetch_seldom(ask("slos"))
     try:
         return [slo["name"] for slo in told.get("slos", [])], bool(told)

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from collector.api.context import Context
-from collector.api.parameters import Duration, Name, Names, Time, WindowQuery, find_slo
-from collector.api.problems import bad_parameter
+from collector.api.latency import LatencyQuery
+from collector.api.parameters import Name, Names, Time, find_slo
 from collector.measure.differences import Differences, differences
 from collector.measure.reader import Reader
 from collector.measure.verdicts import Verdict, wanted
@@ -21,16 +21,13 @@ _COMPARED: Final[tuple[Verdict, Verdict]] = ("bad", "good")
 """What is compared where nothing is selected."""
 
 
-class DifferencesQuery(WindowQuery):
+class DifferencesQuery(LatencyQuery):
     """The requests of a window, and which of them are selected: those that all given parameters choose."""
 
     slo: Name | None = Field(None, description="only requests that this SLO selects")
     verdict: Verdict | None = Field(
         None, description="select this verdict; without any selection, `bad`, beside `good` ones alone"
     )
-    metric: Literal["ttft", "tpot", "e2e"] | None = Field(None, description="select by this latency")
-    at_least: Duration | None = Field(None, description="select a latency of so much or more, such as `500ms`")
-    at_most: Duration | None = Field(None, description="select a latency of so much or less")
     select_start: Time | None = Field(None, alias="select.start", description="select what ended from then on")
     select_end: Time | None = Field(None, alias="select.end", description="select what ended before")
     select_status: Literal["ok", "error", "cancelled", "unknown"] | None = Field(
@@ -43,8 +40,6 @@ class DifferencesQuery(WindowQuery):
     def selection(self, reader: Reader, window: Window) -> tuple[Fragment, Fragment]:
         """The selected requests, and those that are compared at all. Raises Problem for an incomplete selection."""
         slo = None if self.slo is None else find_slo(reader.slos, self.slo)
-        if (self.metric is None) != (self.at_least is None and self.at_most is None):
-            raise bad_parameter("metric", "give a metric with at_least or at_most, as in metric=ttft&at_least=500ms")
         chosen = self._parts(reader)
         compared, _ = wanted(reader, window, slo, None)
         if not chosen and self.verdict is None:
@@ -57,13 +52,12 @@ class DifferencesQuery(WindowQuery):
         names = {"model": self.select_model, "tenant": self.select_tenant, "variant": self.select_variant}
         start, end = (None if time is None else time.at(reader.now_ns) for time in (self.select_start, self.select_end))
         bounds = {
-            "at_least_ns": (f"ifNull({self.metric}_ns >= {{at_least_ns:Int64}}, false)", self.at_least),
-            "at_most_ns": (f"ifNull({self.metric}_ns <= {{at_most_ns:Int64}}, false)", self.at_most),
             "select_start_ns": ("end >= fromUnixTimestamp64Nano({select_start_ns:Int64})", start),
             "select_end_ns": ("end < fromUnixTimestamp64Nano({select_end_ns:Int64})", end),
             "select_status": ("status = {select_status:String}", self.select_status),
         }
         parts = [Fragment(sql, {name: value}) for name, (sql, value) in bounds.items() if value is not None]
+        parts += self.between()
         given = {name: values for name, values in names.items() if values}
         return [*parts, selected(given, "select")] if given else parts
 

@@ -16,7 +16,7 @@ from collector.measure.window import LONGEST_NAME, Window
 from collector.slo.durations import parse_duration
 from collector.slo.judge import selected
 from collector.slo.model import Dimension, Slo
-from collector.sql.fragment import all_of
+from collector.sql.fragment import all_of, negated
 
 MOST_POINTS: Final = 11_000
 
@@ -93,6 +93,13 @@ class WindowQuery(TimesQuery):
     slo_class: Names = Field([], description="only requests of this SLO class; may be repeated")
     vantage: Names = Field([], description="only requests measured there (`server`, `client`); may be repeated")
 
+    not_model: Names = Field([], alias="not.model", description="no requests of this model; may be repeated")
+    not_tenant: Names = Field([], alias="not.tenant", description="no requests of this tenant; may be repeated")
+    not_variant: Names = Field([], alias="not.variant", description="no requests of this variant; may be repeated")
+    not_engine: Names = Field([], alias="not.engine", description="none that this product answered; may be repeated")
+    not_slo_class: Names = Field([], alias="not.slo_class", description="none of this SLO class; may be repeated")
+    not_vantage: Names = Field([], alias="not.vantage", description="none that was measured there; may be repeated")
+
     def own(self, side: str) -> dict[str, list[str]]:
         """The filters that one side has alone, of a query with fields such as `a_model`; without those not given."""
         return {key: given for key in get_args(Dimension) if (given := getattr(self, f"{side}_{key}", None))}
@@ -105,14 +112,16 @@ class WindowQuery(TimesQuery):
         """The query of one side: its own filters and times, and the common ones in place of those that it lacks."""
         common = {key: getattr(self, key) for key in get_args(Dimension)}
         times = {"start": start or self.start, "end": end or self.end}
-        return WindowQuery.model_validate({**common, **self.own(side), **times})
+        without = {f"not.{key}": values for key, values in self.own("not").items()}
+        return WindowQuery.model_validate({**common, **without, **self.own(side), **times})
 
     def window(self, reader: Reader) -> Window:
         """The window of an answer. Raises Problem unless it starts before it ends."""
         bounds = self.bounds(reader.now_ns)
         given = {key: getattr(self, key) for key in get_args(Dimension)}
         asked = selected({key: values for key, values in given.items() if values}, "filter")
-        return Window(bounds["start_ns"], bounds["end_ns"], all_of(reader.tenant_filter, asked))
+        without = [negated(selected({key: values}, "not")) for key, values in self.own("not").items()]
+        return Window(bounds["start_ns"], bounds["end_ns"], all_of(reader.tenant_filter, asked, *without))
 
 
 def find_slo(slos: Sequence[Slo], name: str) -> Slo:

@@ -15,7 +15,8 @@ from collector.answer import Answer
 from collector.api import cursor
 from collector.api.context import Context
 from collector.api.cursor import Cursor
-from collector.api.parameters import Name, Time, WindowQuery, find_slo
+from collector.api.latency import LatencyQuery
+from collector.api.parameters import Name, Time, find_slo
 from collector.api.problems import bad_parameter
 from collector.measure import verdicts
 from collector.measure.answers import WindowOut
@@ -36,7 +37,7 @@ _KEYS: Mapping[Sort, str] = {**_ORDER, "tpot": "reinterpretAsUInt64(tpot_ns)"}
 """Integers in the same order. The bits of a float that is not negative are one, and a cursor holds them exactly."""
 
 
-class RequestsQuery(WindowQuery):
+class RequestsQuery(LatencyQuery):
     """Filters, order and page of request rows."""
 
     sort: Sort = Field("end", description="the largest first")
@@ -103,6 +104,10 @@ def router(ctx: Context) -> APIRouter:
                 "startsWith(hex(trace_id), {asked_trace:String})", {"asked_trace": query.trace_id.upper()}
             )
             window = replace(window, filter=all_of(window.filter, begins_so))
+        if between := query.between():
+            if query.status in ("in_flight", "lost"):
+                raise bad_parameter("metric", "requests that have not ended have no latency: leave it or status out")
+            window = replace(window, filter=all_of(window.filter, *between))
         if slo is None:  # an SLO selects one vantage, so that it counts each request once
             window = without_doubles(reader, window, query.vantage)
         if query.cause is not None:

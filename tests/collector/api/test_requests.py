@@ -71,6 +71,29 @@ def test_rows_can_be_picked(api, rows):
     assert picked["requests"][0]["status"] == "ok"
 
 
+@pytest.mark.parametrize(
+    ("metric", "bounds", "found"),
+    [
+        ("ttft", {"at_least": "200ms"}, {"200", "300"}),
+        ("ttft", {"at_most": "200ms"}, {"100", "200"}),
+        ("ttft", {"at_least": "150ms", "at_most": "250ms"}, {"200"}),
+        ("queue", {"at_least": "20ms", "at_most": "20ms"}, {"200"}),
+        ("tpot", {"at_least": "1ns"}, {"200"}),
+    ],
+)
+def test_rows_can_be_picked_by_a_latency_and_one_that_is_not_known_is_between_no_bounds(
+    api, rows, metric, bounds, found
+):
+    known = [
+        {"request_id": str(ms), "ttft_ns": ms * MS, "queue_ns": ms * MS // 10, "tpot_ns": 5e6 if ms == 200 else None}
+        for ms in (100, 200, 300)
+    ]
+    rows.requests([*known, {"request_id": "none", "ttft_ns": None, "queue_ns": None, "tpot_ns": None}])
+    answer = api("requests", metric=metric, **bounds)
+    assert {row["request_id"] for row in answer["requests"]} == found
+    assert answer["total"] == len(found)
+
+
 @pytest.mark.parametrize("status", ["ok", "in_flight"])
 def test_the_first_digits_of_a_trace_id_pick_it(api, rows, status):
     ids = ["ab12ff" + "0" * 26, "ab12" + "0" * 28, "cd" + "0" * 30]
@@ -289,6 +312,9 @@ def test_a_request_in_flight_shows_what_was_announced_and_its_tokens(api, rows):
         ("summary", {"end": "99999999999"}, 400, "between the years"),
         ("summary", {"model": "x" * 257}, 400, "model"),
         ("summary", {"model": ["m"] * 101}, 400, "model"),
+        ("requests", {"metric": "ttft"}, 400, "at_least or at_most"),
+        ("requests", {"at_most": "1s"}, 400, "metric"),
+        ("requests", {"metric": "ttft", "at_most": "1s", "status": "lost"}, 400, "have not ended"),
         ("timeseries", {"metric": "latency"}, 400, "metric"),
         ("timeseries", {}, 400, "metric"),
         ("timeseries", {"metric": "ttft", "step": "10ms"}, 400, "more than 11000 points"),

@@ -12,7 +12,7 @@ from tests.contract.reference.text import alternatives, code, marks_in, sentence
 from tests.support.api import openapi
 
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
-_COMMON: Final = {name: field.description for name, field in WindowQuery.model_fields.items()}
+_COMMON: Final = {field.alias or name: field.description for name, field in WindowQuery.model_fields.items()}
 
 
 @cache
