@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from collector.receive.tokens import TYPES, token_columns
 from collector.signals import TRACES
@@ -223,3 +224,19 @@ def test_nor_of_a_claim(careless):
             "payload_claims", [(1, b"d" * 16, "s")], column_names=columns, settings=order.settings("claim 1")
         )
     assert careless.query("SELECT count() FROM payload_claims WHERE segment = 's'").result_rows == [(1,)]
+
+
+def test_a_view_that_fails_fails_the_insert_whatever_the_profile(module_store):
+    client = module_store.client()
+    client.command("CREATE TABLE broken (n UInt8) ENGINE = Memory")
+    client.command("CREATE MATERIALIZED VIEW breaks TO broken AS SELECT throwIf(1, 'broken') AS n FROM tokens")
+    client.command("SET materialized_views_ignore_errors = 1")
+    try:
+        with pytest.raises(DatabaseError, match="broken"):
+            insert_otlp(module_store, TRACES, token_body(3), "views")
+    finally:
+        client.command("SET materialized_views_ignore_errors = 0")
+        client.command("DROP VIEW breaks")
+    insert_otlp(module_store, TRACES, token_body(3), "views")
+    sql = "SELECT count() > 0, count() = uniqExact(token_index) FROM tokens WHERE trace_id = {0}"
+    assert module_store.query(sql.format("(SELECT max(trace_id) FROM tokens)")).result_rows == [(True, True)]
