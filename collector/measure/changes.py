@@ -8,13 +8,13 @@ from typing import Final, Literal
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.reader import Reader
+from collector.measure.slices import slices
 from collector.measure.times import DAY_NS, rfc3339
 from collector.measure.window import Window
 from collector.slo.counts import Number
 
 LOOK_BACK_NS: Final = 7 * DAY_NS
 """What a service had in so many days before the window is not new."""
-_MOST: Final = 1000
 _DIMENSIONS: Final[dict[int, Literal["model", "variant", "process"]]] = {
     0b011: "model",
     0b101: "variant",
@@ -48,30 +48,38 @@ class Changes(Answer):
 
 def changes(reader: Reader, window: Window) -> Changes:
     """The changes of a window. The first values of a service that had no request before are none."""
-    since_ns = max(0, window.start_ns - LOOK_BACK_NS)
-    rows = reader.queries.rows(
-        "changes", {"filter": window.filter}, since_ns=since_ns, end_ns=window.end_ns, most=_MOST
-    )
     began: dict[str, int] = {}
     seen: dict[tuple[str, str], list[str]] = defaultdict(list)
     found = []
-    for row in rows:
-        service, dimension, first_ns = row["service"], _DIMENSIONS[row["dimension"]], row["first_ns"]
+    for first_ns, service, bits, value, n in _first_seen(reader, window):
+        dimension = _DIMENSIONS[bits]
         before = seen[service, dimension]
         is_new = first_ns > began.setdefault(service, first_ns) and first_ns >= window.start_ns
-        if row["value"] and is_new and (before or dimension == "process"):
+        if value and is_new and (before or dimension == "process"):
             at = rfc3339(first_ns)
             found.append(
                 Change(
                     at=at,
                     service=service,
                     dimension=dimension,
-                    value=row["value"],
-                    requests=row["n"],
+                    value=value,
+                    requests=n,
                     before=[] if dimension == "process" else before[-10:],
                     compare=f"at={at}&span=1h",
                 )
             )
-        if row["value"]:
-            before.append(row["value"])
+        if value:
+            before.append(value)
     return Changes(window=WindowOut.of(window, reader.complete_ns), changes=found)
+
+
+def _first_seen(reader: Reader, window: Window) -> list[tuple[int, str, int, str, int]]:
+    """When each service first had each value, by time: with the dimension's bits and the number of requests."""
+    found: dict[tuple[str, int, str], tuple[int, int]] = {}
+    for part in slices([window.end_ns, max(0, window.start_ns - LOOK_BACK_NS)]):
+        rows = part.columns(reader.queries, "changes", {}, window.filter)
+        names = ("service", "dimension", "value", "first_ns", "n")
+        for service, bits, value, first_ns, n in zip(*(rows[name] for name in names), strict=True):
+            before_ns, others = found.get((service, bits, value), (first_ns, 0))
+            found[service, bits, value] = min(first_ns, before_ns), others + n
+    return sorted((first_ns, *key, n) for key, (first_ns, n) in found.items())

@@ -155,8 +155,8 @@ def _rows(
         name: f"toString({sql})" for name, sql in _FACTS.items()
     }
     for name, edges in sizes.items():
-        above = " + ".join(f"({_SIZES[name]} >= {edge})" for edge in edges) or f"0 * {_SIZES[name]}"
-        columns[name] = f"toString(ifNull(toInt16({above}), {_UNKNOWN}))"
+        above = " + ".join(f"ifNull({_SIZES[name]} >= {edge}, false)" for edge in edges) or "0"
+        columns[name] = f"toString(if({_SIZES[name]} IS NULL, {_UNKNOWN}, toInt16({above})))"
     return value_counts(reader, window, columns, selected, _MOST_VALUES)
 
 

@@ -12,7 +12,7 @@ from collector.measure.explain import Question, explain
 from collector.measure.explanation import Explanation
 from collector.measure.incident import Incident, TopCause
 from collector.measure.reader import Reader
-from collector.measure.times import HOUR_NS, parse_moment
+from collector.measure.times import HOUR_NS, SECOND_NS, parse_moment
 from collector.measure.verdicts import wanted
 from collector.measure.window import Window
 from collector.slo.judge import selected
@@ -20,8 +20,10 @@ from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of, any_of
 from tokentrail.shared.formatting import percent
 
-MOST_BACK_NS: Final = 6 * HOUR_NS
+MOST_BACK_NS: Final = HOUR_NS
 """Of a burn that lasts longer, the bad requests of so long are looked at."""
+_MINUTE_NS: Final = 60 * SECOND_NS
+_BYTES: Final = 4096
 _TIMES_BEFORE: Final = 2
 """The others are the good requests of the same time and of twice as long before: they are as the bad were before."""
 _LEAST_SHARE: Final = 0.6
@@ -55,8 +57,14 @@ def hit(reader: Reader, window: Window, vantage: Sequence[str], slo: Slo, burn: 
     start_ns = max(parse_moment(burn.start).ns, window.end_ns - MOST_BACK_NS)
     recent = Window(start_ns, window.end_ns, all_of(window.filter, *own))
     top = burn.top_cause
-    explanation = explain(reader, recent, vantage, Question((slo,), without=[] if top is None else [[top.cause]]))
-    return Hit(_who(reader, recent, slo), _why(top, explanation), _without(explanation))
+    asked = ("hit", slo.hash, burn.start, top and top.cause, repr(recent.filter), repr(vantage))
+    minutes = {("hit", "minute"): (window.end_ns // _MINUTE_NS, reader.now_ns // _MINUTE_NS)}
+
+    def answer() -> Hit:
+        explanation = explain(reader, recent, vantage, Question((slo,), without=[] if top is None else [[top.cause]]))
+        return Hit(_who(reader, recent, slo), _why(top, explanation), _without(explanation))
+
+    return reader.queries.remembered(asked, [*minutes], answer, lambda _: _BYTES, minutes)
 
 
 def _who(reader: Reader, recent: Window, slo: Slo) -> str | None:

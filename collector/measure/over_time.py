@@ -13,6 +13,7 @@ from collector.measure.population import Population, read_ended
 from collector.measure.reader import Reader
 from collector.measure.slices import slices
 from collector.measure.summing import UNJUDGED
+from collector.measure.times import HOUR_NS
 from collector.measure.window import Window
 from collector.query.template import part
 from collector.slo.cells import Cells
@@ -54,6 +55,23 @@ def judged_by_bucket(
         found = found.with_open(in_flight.where(bad), band[bad])
     by_bucket = found.by_band(found.judged.of_all_slos().items())
     return {at_ns: _of(counts) for at_ns, counts in by_bucket.items()}, found.sampled
+
+
+def spent_ns(reader: Reader, window: Window, slo: Slo) -> int | None:
+    """From which hour on more requests of an SLO's window were bad than its objective allows of the whole window.
+
+    The window ends when the one asked about does. None where the ended ones alone are not so many.
+    """
+    whole = replace(window, start_ns=max(0, window.end_ns - slo.window))
+    found = _read(reader, whole, HOUR_NS, [slo])
+    outcomes = found.judged.outcomes(0)
+    hours = found.by_band({"bad": outcomes.bad, "good": outcomes.good})
+    left = float(slo.budget) * sum(counts["bad"] + counts["good"] for counts in hours.values())
+    for at_ns, counts in hours.items():
+        left -= counts["bad"]
+        if left < 0:
+            return max(at_ns, whole.start_ns)
+    return None
 
 
 def _read(reader: Reader, covered: Window, step_ns: int, slos: Sequence[Slo]) -> Population:

@@ -14,12 +14,14 @@ from collector.measure.evaluation import Counted, count
 from collector.measure.hit import Hit, hit
 from collector.measure.incident import Incident
 from collector.measure.incidents import incidents
+from collector.measure.over_time import spent_ns
 from collector.measure.reader import Reader
 from collector.measure.slos import BurnOut, Evaluation, SloOut, slos
 from collector.measure.times import DAY_NS, HOUR_NS, SECOND_NS, clock_text, parse_moment
 from collector.measure.window import Window
 from collector.slo.conditions import load_conditions
 from collector.slo.durations import duration_text
+from collector.slo.model import Slo
 from collector.slo.severity import SEVERITIES
 from tokentrail.shared.formatting import count as digits
 from tokentrail.shared.formatting import duration, percent, significant
@@ -85,8 +87,7 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
     burn = _burn_of(found, told.slo, told.tenant)
     more, links = _NOTHING, []
     if burn is not None and told.slo is not None:
-        slo = next(slo for slo in reader.slos if slo.name == told.slo.name)
-        more = hit(reader, window, vantage, slo, burn, told.tenant)
+        more = hit(reader, window, vantage, _slo_of(reader, told.slo), burn, told.tenant)
         links = _links(burn, boxed)
     return VerdictOut(
         window=WindowOut.of(window, reader.complete_ns),
@@ -153,7 +154,7 @@ def _told(
     judged = [slo for slo in evaluated if slo.budget_left is not None]
     worst = min(judged, key=lambda slo: slo.budget_left or 0.0)
     if (worst.budget_left or 0.0) <= 0:
-        return _spent(worst)
+        return _spent(worst, spent_ns(reader, window, _slo_of(reader, worst)), window)
     if burning:
         return _in_danger(burning[0].slo, burning[0], found)
     soon = [slo for slo in judged if _ends_soon(slo)]
@@ -199,16 +200,17 @@ def _not_judged(evaluated: Sequence[SloOut], counted: Counted) -> _Told:
     return _Told("not_judged", f"{n}, none judged: {reason}.", why=warnings or None)
 
 
-def _spent(worst: SloOut) -> _Told:
-    window, now = _length(worst.window_s), _last_hour(worst)
-    over = f"not kept over {window}: its budget is spent"
+def _spent(worst: SloOut, since_ns: int | None, window: Window) -> _Told:
+    now = _last_hour(worst)
+    over = f"not kept over {_length(worst.window_s)}: its budget is spent"
+    over += "" if since_ns is None else f" since {clock_text(since_ns, window.end_ns)}"
     if now is None:
         told = f"{over}, and no request of the last hour is judged"
     elif now >= worst.objective:
         told = f"kept now ({percent(now)} good in the last hour), and {over}"
     else:
         told = f"{over}, and {percent(now)} were good in the last hour, {percent(worst.objective)} promised"
-    return _Told("spent", f"{worst.name} is {told}.", worst)
+    return _Told("spent", f"{worst.name} is {told}.", worst, since_ns=since_ns)
 
 
 def _in_danger(slo: SloOut, burning: _Burning | None, found: Sequence[Incident]) -> _Told:
@@ -247,6 +249,10 @@ def _attainment(rule: BurnOut, slo: SloOut) -> float | None:
 
 def _last_hour(slo: SloOut) -> float | None:
     return next((_attainment(rule, slo) for rule in slo.burn if rule.long_s * SECOND_NS == HOUR_NS), None)
+
+
+def _slo_of(reader: Reader, evaluated: SloOut) -> Slo:
+    return next(slo for slo in reader.slos if slo.name == evaluated.name)
 
 
 def _length(seconds: float) -> str:

@@ -114,6 +114,17 @@ class TestBroken:
         assert "ended with the error queue_full" in answer["who"]
         assert answer["without"] is None
 
+    def test_who_and_why_are_remembered_for_a_minute_and_all_else_is_of_the_moment(self, rows, api, clock):
+        store(rows, [*chats(20, variant="v1"), *slow(80, variant="v2")], ago=100)
+        first = api("verdict")
+        store(rows, slow(200, variant="v1"), ago=90)
+        second = api("verdict")
+        assert second["sentence"].startswith("chat is not kept: 6.66 % good")
+        clock.advance(60 * SECOND)
+        third = api("verdict")
+        assert [one["without"].split(" of ")[1] for one in (first, second, third)] == ["20 %.", "20 %.", "6.66 %."]
+        assert api("verdict", tenant="none")["who"] is None, "another filter is another question"
+
     def test_an_engine_that_tells_nothing_is_named_as_the_reason(self, rows, api):
         store(rows, [*chats(20), *slow(80)], ago=100, explained=())
         why = api("verdict")["why"]
@@ -143,24 +154,35 @@ class TestOther:
         store(rows, chats(100))
         answer = api("verdict")
         assert told(answer)["sentence"] == (
-            "chat is kept now (100 % good in the last hour), and not kept over 30 d: its budget is spent."
+            "chat is kept now (100 % good in the last hour), and not kept over 30 d:"
+            " its budget is spent since 19 Nov 09:00 UTC."
         )
-        assert answer["state"] == "spent"
+        assert (answer["state"], answer["since_ns"]) == ("spent", NOW - (2 * DAY + 3600) * SECOND)
+        quiet = api("verdict", start="-31h", end="-30h")
+        assert (quiet["state"], quiet["slos"][0]["budget_left"] < 0) == ("quiet", True)
 
     @pytest.mark.parametrize(
         ("good", "text"),
         [
-            (0, "chat is not kept over 30 d: its budget is spent, and no request of the last hour is judged."),
-            (
-                90,
-                "chat is not kept over 30 d: its budget is spent, and 90 % were good in the last hour, 95 % promised.",
-            ),
+            (0, "no request of the last hour is judged."),
+            (90, "90 % were good in the last hour, 95 % promised."),
         ],
     )
     def test_and_a_bad_hour_or_none_is_told(self, rows, api, good, text):
         store(rows, [*chats(50), *slow(50)], ago=4 * DAY)
         store(rows, [*chats(good), *slow(good // 9), *slow(1, slo_class="batch")])
-        assert api("verdict")["sentence"] == text
+        answer = api("verdict")
+        since = "17 Nov 09:00 UTC"
+        assert answer["sentence"] == f"chat is not kept over 30 d: its budget is spent since {since}, and {text}"
+        assert answer["since_ns"] == NOW - (4 * DAY + 3600) * SECOND
+
+    def test_a_budget_is_spent_when_more_are_bad_than_it_allows_and_not_with_the_first_one(self, rows, api):
+        for days, bad in ((5, 4), (4, 4), (3, 4), (2, 4), (1, 1)):
+            store(rows, [*chats(40), *slow(bad)], ago=days * DAY)
+        store(rows, chats(1))
+        assert "its budget is spent since 18 Nov 09:00 UTC" in api("verdict")["sentence"], (
+            "11.05 bad of 221 are allowed"
+        )
 
     def test_in_danger(self, rows, api):
         store(rows, chats(20_000), ago=20 * DAY, explained=())

@@ -198,3 +198,24 @@ def test_the_terminal_shows_a_line_for_each_difference(differences, rows):
     assert f"{percent(only['selected']['share'])} ({only['selected']['requests']})" in line
     assert "< 0.001" in line
     assert line.rstrip().endswith("engine sglang")
+
+
+@pytest.mark.parametrize("sizes", [(0, None), (0, 0), (None, None), (None, 3), (7, None)])
+def test_prompts_without_tokens_and_without_a_known_share_are_answered(differences, rows, sizes):
+    chats = {"slo_class": "chat", "tpot_ns": 1e7, "input_tokens": sizes[0], "cached_tokens": sizes[1]}
+    for tenant, ttft in (("a", 900 * MS), ("b", 100 * MS)):
+        rows.requests([{**chats, "tenant": tenant, "ttft_ns": ttft}] * 40)
+    assert _first(differences()) == {("tenant", "a")}
+
+
+def test_of_two_that_the_same_requests_meet_the_more_specific_one_is_told(differences, rows):
+    for model, service, ttft in (("x", "s", 900 * MS), ("y", "t", 100 * MS)):
+        rows.requests([{"slo_class": "chat", "tpot_ns": 1e7, "model": model, "service": service, "ttft_ns": ttft}] * 40)
+    (only,) = differences()["differences"]
+    assert (only["conditions"], only["also"]) == ([{"dimension": "model", "value": "x"}], ["service s"])
+    rows.clear()
+    failed = {"status": "error", "error_type": "queue_full"}
+    for own in (failed, {}):
+        rows.requests([{"slo_class": "chat", "tpot_ns": 1e7, "ttft_ns": 100 * MS, **own}] * 40)
+    (only,) = differences()["differences"]
+    assert only["conditions"] == [{"dimension": "error_type", "value": "queue_full"}]
