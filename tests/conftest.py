@@ -95,6 +95,7 @@ STORES = (
     "collector/test_outages.py",
     "collector/api/test_incidents.py",
     "collector/api/test_burns.py",
+    "collector/api/test_past_burns.py",
     "collector/api/test_engines.py",
     "collector/api/test_summary.py",
     "collector/samples/test_api.py",

@@ -50,6 +50,10 @@ class Incident(Answer):
     instance: str | None
     process_tenant: str | None
     """To whom the process of `instance` belongs; empty: to all."""
+    rule: str | None
+    """The most urgent burn-rate rule that fires or fired, of an SLO."""
+    peak_burn: float | None
+    """The highest burn rate of that rule's short window while it fired."""
     requests_affected: int
     requests: list[RequestList]
     """The lists of the requests that `requests_affected` counts; empty where no filter finds them."""
@@ -68,6 +72,8 @@ def incident(cause: Cause, *, start_ns: int, end_ns: int | None, **fields: Any) 
         "instance": None,
         "process_tenant": None,
         "severity": condition.severity,
+        "rule": None,
+        "peak_burn": None,
         "requests": [],
         "top_cause": None,
     }

@@ -38,8 +38,8 @@ _AT_ALL: Final = 1
 def with_top_causes(reader: Reader, window: Window, incidents: Sequence[Incident]) -> list[Incident]:
     """These incidents, those of SLOs with the top cause of their requests. The store is read once for all of them.
 
-    The requests are those that are explained and ended in the hour before the window's end: bad ones since the incident
-    began, and as typical ones the middle half of the good ones. That of all requests, as `/explain` has it, would be
+    The requests are those that are explained and ended in the hour before the window's end: bad ones while the incident
+    lasted, and as typical ones the middle half of the good ones. That of all requests, as `/explain` has it, would be
     bad ones once a burn lasts. Of very many, some are read.
     """
     slos = {slo.name: slo for slo in reader.slos}
@@ -54,8 +54,10 @@ def with_top_causes(reader: Reader, window: Window, incidents: Sequence[Incident
     different, cell = np.unique(numbers, return_inverse=True)
     judged, is_told = cells.judged(different), known.rows["level"] >= _AT_ALL
     for number, place in enumerate(burning):
-        outcomes, began_ns = judged.outcomes(number), parse_moment(incidents[place].start).ns
-        bad = outcomes.bad[cell] & is_told & (known.rows["end_ns"] >= began_ns)
+        outcomes, one = judged.outcomes(number), incidents[place]
+        until_ns = window.end_ns if one.end is None else parse_moment(one.end).ns
+        its_own = (known.rows["end_ns"] >= parse_moment(one.start).ns) & (known.rows["end_ns"] < until_ns)
+        bad = outcomes.bad[cell] & is_told & its_own
         top = _top(known, bad, outcomes.good[cell] & is_told) if bad.any() else None
         found[place] = incidents[place].model_copy(update={"top_cause": top})
     return found

@@ -68,7 +68,7 @@ class TestBroken:
     def test_a_variant_that_serves_all_along_explains_no_burn(self, rows, api):
         store(rows, chats(10, variant="v1"), ago=890)
         store(rows, chats(300, variant="v2"), ago=800)
-        store(rows, slow(70, variant="v2"), ago=100)
+        store(rows, slow(70, variant="v2"), ago=20)
         answer = api("verdict")
         assert nested(answer) == [("slo_burn", []), ("change", [])]
         assert answer["who"] is None
