@@ -9,19 +9,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import yaml
 
 from alerts.dashboards import dashboards
 from alerts.engine_packs import packs
 from alerts.generate import generate
+from alerts.links import Links, address
 from alerts.loaded import LoadedRules
 from alerts.openslo import OpenSloError, from_openslo
 from collector.slo.burn import InfeasibleSlo
 from collector.slo.model import Slo, SloFileError, load_slos
 from tokentrail.shared.folders import folder
 
+T = TypeVar("T")
 HERE = Path(__file__).parent
 RULES = Path("rules") if HERE.parent.name == "parts" else HERE / "rules"
 """In a checkout, the rules that are in git. An installed package is not written to."""
@@ -37,11 +39,16 @@ def main(arguments: Sequence[str]) -> int:
         return 2
 
 
-def _folder(text: str) -> Path:
-    try:
-        return folder(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def _checked(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Read an option's text, whose ValueError is told as it stands."""
+
+    def checked(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return checked
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,22 +61,36 @@ def _parser() -> argparse.ArgumentParser:
         "Prometheus and collector agree; import: print an SLO file for OpenSLO documents",
     )  # fmt: skip
     parser.add_argument("--slos", type=Path, default=HERE / "slos.yaml", help="the SLO file; import: an OpenSLO file")
-    parser.add_argument("--out", type=_folder, default=RULES, help=f"folder of the rule files ({RULES})")
-    parser.add_argument("--packs", type=_folder, help="folder of the packs; without it, they are left alone")
-    parser.add_argument("--dashboards", type=_folder, help="folder of the Grafana dashboards; without it, left alone")
+    parser.add_argument("--out", type=_checked(folder), default=RULES, help=f"folder of the rule files ({RULES})")
+    parser.add_argument("--packs", type=_checked(folder), help="folder of the packs; without it, they are left alone")
+    parser.add_argument(
+        "--dashboards", type=_checked(folder), help="folder of the Grafana dashboards; without it, left alone"
+    )
     parser.add_argument(
         "--format", choices=("prometheus", "kubernetes"), default="prometheus",
         help="kubernetes: each file is a PrometheusRule object of the Prometheus Operator",
     )  # fmt: skip
+    parser.add_argument(
+        "--dashboard-url",
+        type=_checked(address),
+        help="address of the dashboard: the burns of SLOs have a link to the list of their requests",
+    )
+    parser.add_argument(
+        "--runbook-url",
+        type=_checked(address),
+        help="address of your runbooks, in place of this project's: `{alert}` in it is the alert's name in lower case; "
+        "without that, the name follows behind a `#`",
+    )
     parser.add_argument("--prometheus", help="check: address of the Prometheus that has loaded the rules")
     return parser
 
 
 def _files(given: argparse.Namespace, slos: Sequence[Slo]) -> dict[Path, str]:
     """Every file that the options name, with its content."""
-    rules = {given.out / name: text for name, text in generate(slos).items()}
+    links = Links(given.dashboard_url, given.runbook_url)
+    rules = {given.out / name: text for name, text in generate(slos, links).items()}
     if given.packs:
-        rules |= {given.packs / f"{name}.yml": text for name, text in packs().items()}
+        rules |= {given.packs / f"{name}.yml": text for name, text in packs(links).items()}
     if given.format == "kubernetes":
         rules = {path: _prometheus_rule(path, text) for path, text in rules.items()}
     if given.dashboards:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from alerts.links import TO_DOCS, Links, linked
 from alerts.text import dump, fill, literal, plain, template
 from collector.slo.burn import BurnRule, burn_rules, load_windows
 from collector.slo.conditions import Condition, load_conditions
@@ -22,18 +23,18 @@ GAP = "2m"
 Rules = list[dict[str, Any]]
 
 
-def generate(slos: Sequence[Slo]) -> dict[str, str]:
+def generate(slos: Sequence[Slo], links: Links = TO_DOCS) -> dict[str, str]:
     """Rule files by name. Raises InfeasibleSlo for an SLO that no rule can watch."""
-    return {name: dump(groups) for name, groups in rule_groups(slos).items()}
+    return {name: dump(groups) for name, groups in rule_groups(slos, links).items()}
 
 
-def rule_groups(slos: Sequence[Slo]) -> dict[str, list[dict[str, Any]]]:
+def rule_groups(slos: Sequence[Slo], links: Links = TO_DOCS) -> dict[str, list[dict[str, Any]]]:
     """The groups of rules of each file. Raises InfeasibleSlo."""
     conditions = [_alert(name) for name in load_conditions() if name not in OF_SLOS]
     groups = {"conditions.yml": [{"name": "tokentrail-conditions", "rules": conditions}]}
     if slos:
         groups["slos.yml"] = [*_slo_groups(slos)]
-    return groups
+    return {name: linked(of_file, links) for name, of_file in groups.items()}
 
 
 def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
@@ -118,6 +119,7 @@ def _owners(slo: Slo) -> dict[str, str]:
 
 
 def _burn(slo: Slo, rule: BurnRule) -> dict[str, Any]:
+    """The alert of one rule. Its annotation `cause` says why, as far as that is known when the alert is sent."""
     return _alert("slo_burn", {"severity": rule.severity, "slo": slo.name, "rule": rule.name, **_owners(slo)},
                   _burn_values(slo, rule))  # fmt: skip
 
@@ -138,8 +140,7 @@ def _alert(
         **({"for": format_duration(condition.lasting)} if condition.lasting else {}),
         "labels": {"severity": condition.severity, **{key: literal(text) for key, text in (labels or {}).items()}},
         "annotations": {
-            "summary": text["summary"],
-            "description": text["description"],
+            **{key: value for key, value in text.items() if key != "expr"},
             "runbook_url": condition.runbook_url,
         },
     }
@@ -173,6 +174,8 @@ def _burn_values(slo: Slo, rule: BurnRule) -> dict[str, Any]:
     return {
         "slo": slo.name,
         "about": f"{literal(slo.description)} " if slo.description else "",
+        "share": _largest("tokentrail_slo_cause_share", "cause, group", slo),
+        "culprit": _largest("tokentrail_slo_culprit_share", "by, name", slo),
         "short": format_duration(rule.short_ns),
         "long": format_duration(rule.long_ns),
         "short_text": duration_text(rule.short_ns),
@@ -184,3 +187,10 @@ def _burn_values(slo: Slo, rule: BurnRule) -> dict[str, Any]:
         "spent": f"{plain(round(rule.threshold * rule.long_ns / slo.window * 100, 2))} %",
         "promise": f"{kept} for {plain(slo.objective * 100)} % of requests over {duration_text(slo.window)}",
     }
+
+
+def _largest(gauge: str, by: str, slo: Slo) -> str:
+    """In an annotation: the query of the largest series of a gauge, of the alert's SLO, tenant and cluster."""
+    of_alert = f'slo=\\"{slo.name}\\",tenant=%q,cluster=%q'
+    query = f"topk(1, max by ({by}) (last_over_time({gauge}{{{of_alert}}}[{GAP}])))"
+    return f'printf "{query}" $labels.tenant $labels.cluster'

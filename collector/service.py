@@ -32,6 +32,7 @@ from collector.exposition.present import Processes
 from collector.http_server import HttpServer
 from collector.measure.reader import Reader, Source
 from collector.measure.slos import SloOut, evaluate
+from collector.measure.top_cause import reasons
 from collector.measure.window import Window
 from collector.query.queries import Queries
 from collector.receive.buffer import Buffer
@@ -127,6 +128,8 @@ class Service:
                 chain.writer.on_segment(told)
         for told in [live.counters.on_segment, *explained]:
             joiner.on_joined(told)
+        if explainer:
+            explainer.on_explained(live.counters.on_explained)
 
         ingests = [chain.ingest for chain in chains]
         limits = BodyLimits(settings.max_body_bytes, settings.max_decompressed_bytes, settings.receive_buffer_bytes)
@@ -223,6 +226,7 @@ def build_api(
     queries = Queries(store, query_settings)
     times = clock, heard_until, complete_until
     source = Source(queries, tuple(slos), windows, lost_after_ns, *times, counters.given_up_ns)
+    of_own = replace(source, queries=own_queries)
     usage = Usage(store, data_dir, lambda: of_scrapes)
     live = Live(
         counters,
@@ -231,6 +235,7 @@ def build_api(
         usage,
         slos,
         _evaluation(source, store, of_scrapes),
+        lambda evaluated: reasons(Reader(of_own, ""), _until_now(of_own), evaluated),
         clock=clock,
         heard_until=heard_until,
         shared_store=not store.embedded,
@@ -260,9 +265,13 @@ def _evaluation(source: Source, store: Store, settings: Mapping[str, Any]) -> Ca
 
     def evaluated() -> list[SloOut]:
         comment["log_comment"] = f"tokentrail evaluation {next(calls)}"
-        return evaluate(Reader(own, ""), own.slos, Window(0, own.clock(), TRUE))
+        return evaluate(Reader(own, ""), own.slos, _until_now(own))
 
     return evaluated
+
+
+def _until_now(source: Source) -> Window:
+    return Window(0, source.clock(), TRUE)
 
 
 def open_access(settings: Settings, hosts: Sequence[str]) -> Access:

@@ -75,11 +75,16 @@ class Explainer(ThreadStage):
         self._working = threading.Lock()
         self._news = threading.Event()
         self._news.set()  # a process before this one may have left requests
+        self._told: list[Callable[[str], None]] = []
 
     def on_segment(self, segment: str) -> None:
         """Explain the requests of a segment that was inserted now, when their steps are there."""
         self._backlog.came(segment)
         self._news.set()
+
+    def on_explained(self, told: Callable[[str], None]) -> None:
+        """Call this with each segment whose requests have rows of causes; again when they are explained again."""
+        self._told.append(told)
 
     def paused(self, timeout_s: float) -> AbstractContextManager[None]:
         """Wait until nothing is being written, and hold the next insert until the context ends; raises TimeoutError."""
@@ -168,6 +173,9 @@ class Explainer(ThreadStage):
                 )
                 self._part_folders.sync()  # before the mark, which says that the rows are there
             self._status.explained(parts.levels)
+            for segment in segments:
+                for told in self._told:
+                    told(segment.name)
         if final:
             self._mark(segments)
         self._backlog.explained([segment.name for segment in segments])

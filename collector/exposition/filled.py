@@ -7,7 +7,7 @@ from typing import Final
 
 from collector.query.queries import Queries
 
-_TABLES: Final = frozenset({"requests", "open_requests", "steps", "kv_events", "cold_starts"})
+_TABLES: Final = frozenset({"requests", "open_requests", "steps", "kv_events", "cold_starts", "causes"})
 
 
 class FilledTables:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client import Metric as Family
 
 from collector.exposition import metrics
-from collector.exposition.present import Processes, expose_samples, expose_slos, expose_tables
+from collector.exposition.present import Processes, expose_reasons, expose_samples, expose_slos, expose_tables
 from collector.exposition.series import SECOND_NS, Series
 from collector.exposition.store_counters import StoreCounters
 from collector.once_a_minute import OnceAMinute
@@ -24,6 +24,7 @@ from collector.store.usage import Usage
 
 if TYPE_CHECKING:
     from collector.measure.slos import SloOut
+    from collector.measure.top_cause import Reason
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Live(ThreadStage):
         usage: Usage,
         slos: Sequence[Slo],
         evaluate: Callable[[], list[SloOut]],
+        reasons: Callable[[list[SloOut]], list[Reason]],
         *,
         clock: Callable[[], int],
         heard_until: Callable[[], int],
@@ -67,6 +69,7 @@ class Live(ThreadStage):
         self._usage = usage
         self._slos = slos
         self._evaluate = evaluate
+        self._reasons = reasons
         self._clock = clock
         self._heard_until = heard_until
         self._shared_store = shared_store
@@ -179,7 +182,9 @@ class Live(ThreadStage):
         for slo in self._slos:
             series.set(metrics.SLO_INFO, (slo.name, slo.hash, slo.owner, slo.team), 1)
             series.set(metrics.SLO_OBJECTIVE, (slo.name,), float(slo.objective))
-        expose_slos(series, self._evaluate())
+        evaluated = self._evaluate()
+        expose_slos(series, evaluated)
+        expose_reasons(series, self._reasons(evaluated))
         series.set(metrics.SLO_EVALUATED, (), now / SECOND_NS)
         self._of_slos, self._evaluated_ns = series, now
         self._evaluation_s = time.monotonic() - began_s

@@ -87,6 +87,23 @@ SLO_UNDETERMINED = Metric(
     "Requests that are neither good nor bad: a threshold needs a value that is not known, or nobody tells whether "
     "they ended well.", SLO,
 )  # fmt: skip
+SLO_CAUSE_TIME = Metric(
+    "tokentrail_slo_cause_bad_seconds_total", "counter",
+    "Time that bad requests of the SLO spent on each `cause` (docs/explain.md#causes), once they have ended and are "
+    "explained. All of it counts, also what good requests spend as well.", ("slo", "cause"),
+)  # fmt: skip
+SLO_CAUSE_SHARE = Metric(
+    "tokentrail_slo_cause_share", "gauge",
+    "While the SLO's budget burns: the share of a `cause` in what the bad requests of the last minutes took beyond "
+    "good ones, as in `top_cause` of /api/v1/incidents. The five largest; absent until such requests are explained.",
+    (*SLO, "cause", "group"),
+)  # fmt: skip
+SLO_CULPRIT_SHARE = Metric(
+    "tokentrail_slo_culprit_share", "gauge",
+    "While the SLO's budget burns: the process whose bad requests lost most by the largest cause, or, if that is the "
+    "prompts of others, the tenant whose prompts made others wait the longest; with its share of that.",
+    (*SLO, "by", "name"),
+)  # fmt: skip
 SLO_INFO = Metric(
     "tokentrail_slo_info", "gauge",
     "1. `hash` is that of the SLO's definition in the collector's SLO file.", ("slo", "hash", "owner", "team"),
@@ -127,6 +144,26 @@ SLO_EVALUATED = Metric(
 SLO_IN_FLIGHT = Metric(
     "tokentrail_slo_in_flight_violations", "gauge", "Requests in flight that are past a threshold now.", ("slo",)
 )
+
+SERVED: Final = ("gen_ai_request_model", "service_name", PROCESS_TENANT)
+"""Labels of times by cause: fewer than those of requests, since each label set has up to 45 series."""
+CAUSE_TIME = Metric(
+    "tokentrail_request_cause_seconds_total", "counter",
+    "Time of requests that servers reported, by `cause` (docs/explain.md#causes), before the first token (`of` is "
+    "`ttft`) and after it (`rest`). A request counts when it is first explained, most of them within half a minute.",
+    (*SERVED, "of", "cause"),
+)  # fmt: skip
+PHASE_TIME = Metric(
+    "tokentrail_request_phase_seconds_total", "counter",
+    "Time of requests that servers reported, by `phase` (docs/numbers.md#phases): `queued`, `prefill`, …; no series of "
+    "a phase that no engine tells.", (*SERVED, "phase"),
+)  # fmt: skip
+HELD_UP = Metric(
+    "tokentrail_requests_held_up_total", "counter",
+    "Of requests that servers reported and that are explained, those that waited for half of the time until their "
+    "first token, or longer, for one `reason`: a place in the `batch`, `kv` blocks, `tokens` of a step, or others of a "
+    "higher `priority`.", (*SERVED, "reason"),
+)  # fmt: skip
 
 IN_FLIGHT = Metric(
     "tokentrail_requests_in_flight", "gauge", "Requests that were announced and have not ended.", PROCESS
@@ -377,8 +414,8 @@ EARLY_FORGOTTEN = Metric(
 )  # fmt: skip
 OVERFLOW = Metric(
     "tokentrail_collector_label_overflow_total", "counter",
-    "Requests counted under `other`, by `kind`: `requests` in all labels, `tenants` in the counters of an SLO with "
-    "`group_by: [tenant]`.", ("kind",),
+    "Requests counted under `other`, by `kind`: `requests` in all labels, `models` in times by phase and cause, "
+    "`tenants` in the counters of an SLO with `group_by: [tenant]`.", ("kind",),
 )  # fmt: skip
 
 ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

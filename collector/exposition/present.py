@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from collector.causes.names import load_causes
 from collector.exposition import metrics
 from collector.exposition.filled import FilledTables
 from collector.exposition.series import LONGEST, SECOND_NS, Series, is_other, printable
@@ -20,6 +22,7 @@ from collector.store.usage import Usage
 
 if TYPE_CHECKING:
     from collector.measure.slos import Evaluation, SloOut
+    from collector.measure.top_cause import Reason
 
 RECENT_NS: Final = 300 * SECOND_NS
 """The present state of an engine process is its newest step, if that is not older than this."""
@@ -32,6 +35,8 @@ _MOST_REMEMBERED: Final = 10_000
 """Most processes without requests in flight whose last step is remembered. Others are asked for when they have some."""
 _MOST_SAMPLED: Final = 1000
 """Most processes with samples on one page."""
+_MOST_CAUSES: Final = 5
+"""Of one SLO that burns."""
 _ENGINE_METRICS: Final = {
     "running": metrics.ENGINE_RUNNING,
     "waiting": metrics.ENGINE_WAITING,
@@ -159,6 +164,19 @@ def expose_slos(series: Series, slos: Sequence[SloOut]) -> None:
         for group in slo.groups:
             if len(group.tenant) <= LONGEST:
                 _expose_numbers(series, (slo.name, printable(group.tenant)), group)
+
+
+def expose_reasons(series: Series, reasons: Sequence[Reason]) -> None:
+    """Set the gauges of what took time from the bad requests of SLOs that burn."""
+    for one in reasons:
+        labels = one.slo, printable(one.tenant or "")
+        if len(labels[1]) > LONGEST:
+            continue
+        for cause, share in islice(one.shares.items(), _MOST_CAUSES):
+            series.set(metrics.SLO_CAUSE_SHARE, (*labels, cause, load_causes()[cause].group), share)
+        if one.culprit and one.culprit.share and len(one.culprit.name) <= LONGEST:
+            name = printable(one.culprit.name)
+            series.set(metrics.SLO_CULPRIT_SHARE, (*labels, one.culprit.by, name), one.culprit.share)
 
 
 def _expose_numbers(series: Series, labels: tuple[str, str], numbers: Evaluation) -> None:

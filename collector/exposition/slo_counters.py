@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from collector.causes.names import PARTS
 from collector.exposition import metrics
 from collector.exposition.early import Early, EarlyRequests
 from collector.exposition.metrics import Metric
@@ -62,6 +63,17 @@ class SloCounters:
                 one.is_over = True
         for (metric, name, group), total in sums.items():
             self._add(metric, name, group, total)
+
+    def add_causes(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add the times of the bad requests of `rows`, which are of the query `segment_causes`."""
+        if not self._slos or not rows:
+            return
+        judged, at_s = self.cells.judged([row["cell"] for row in rows]), self._clock() / SECOND_NS
+        times_us = np.array([row["before"] for row in rows]) + np.array([row["after"] for row in rows])
+        for i, slo in enumerate(self._slos):
+            for cause, us in zip(PARTS, times_us[judged.outcomes(i).bad].sum(0).tolist(), strict=True):
+                if us:
+                    self._series.add(metrics.SLO_CAUSE_TIME, (slo.name, cause), us / 1e6, at_s=at_s)
 
     def new_in_flight(self, in_flight: InFlight) -> list[EarlyCount]:
         """The requests that are bad by now or lost, and are not counted yet."""

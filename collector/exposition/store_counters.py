@@ -14,6 +14,7 @@ import numpy as np
 from prometheus_client import Metric as Family
 
 from collector.exposition import metrics
+from collector.exposition.cause_counters import MOST_SERVED, SUMS, CauseCounters
 from collector.exposition.checkpoint import Checkpoint, dump_series, load_series, with_all_labels
 from collector.exposition.clocks import Clocks
 from collector.exposition.early import EarlyRequests
@@ -26,6 +27,7 @@ from collector.once_a_minute import OnceAMinute
 from collector.process import Process
 from collector.query.queries import Queries
 from collector.slo.model import Slo
+from collector.sql.fragment import Fragment
 from collector.store.early_claims import EarlyClaims, EarlyCount
 
 logger = logging.getLogger(__name__)
@@ -40,8 +42,11 @@ MOST_AT_ONCE: Final = 500
 """The most segments that one query counts."""
 SEGMENT_AGE_NS: Final = 24 * 3600 * SECOND_NS
 """The rows of a new segment are at most this old. It bounds the rows that are read to find them."""
-_REMEMBERED: Final = 2000
-"""How many counted segments are remembered: the writer names one twice if the process died before it was released."""
+_REMEMBERED: Final = 4000
+"""How many counted segments are remembered: the writer names one twice if the process died before it was released, and
+the explainer if it explains its requests again."""
+_EXPLAINED: Final = "/explained"
+"""Behind a segment's id: its requests are explained. The two are counted apart, each once."""
 _KEYS_AT_ONCE: Final = 5000
 YOUNG_S: Final = 180
 """A series that is older when a scrape sees it first shows its value at once: its first increase is long over."""
@@ -80,8 +85,9 @@ class StoreCounters:
         self._pending: deque[str] = deque(uncounted)
         self._counted: deque[str] = deque(state.get("counted", ()), maxlen=_REMEMBERED)
         self._series, self._scraped = load_series(state)
-        self._label_sets = self._load_label_sets(metrics.REQUEST, state.get("label_sets", ()))
-        self._processes = self._load_label_sets(metrics.PROCESS, state.get("processes", ()))
+        self._label_sets = self._load_label_sets(metrics.REQUEST, state.get("label_sets", ()), MOST_LABEL_SETS)
+        self._processes = self._load_label_sets(metrics.PROCESS, state.get("processes", ()), MOST_LABEL_SETS)
+        self._served = self._load_label_sets(metrics.SERVED, state.get("served", ()), MOST_SERVED)
         self._early = EarlyRequests(state.get("early", ()))
         self._claims = claims
         self.clocks = Clocks()
@@ -98,7 +104,8 @@ class StoreCounters:
         drop_old_histograms(self._series, self._edges)
         now_s = clock() / SECOND_NS
         self._of_slos = SloCounters(self._series, slos, self._early, clock)
-        for kind in ("requests", "tenants"):
+        self._of_causes = CauseCounters(self._series, self._served, clock)
+        for kind in ("requests", "models", "tenants"):
             self._series.add(metrics.OVERFLOW, (kind,), at_s=now_s)
         self._series.add(metrics.EARLY_FORGOTTEN, at_s=now_s)
         if claims:
@@ -114,6 +121,10 @@ class StoreCounters:
                 self._checkpoint.note(segment_id)
             except OSError as error:
                 logger.warning("a segment is not counted if this process ends now: %s", error)
+
+    def on_explained(self, segment_id: str) -> None:
+        """Remember that the causes of this segment's requests are in the store. Only the first time counts."""
+        self.on_segment(segment_id + _EXPLAINED)
 
     @property
     def pending(self) -> int:
@@ -140,9 +151,12 @@ class StoreCounters:
                 self._unsaved = True
                 if read:
                     self._add_requests(read["requests"])
+                    self._of_causes.add_phases(read["requests"])
                     self._of_slos.add_ended(read["requests"], read["early"])
                     self._add_kv_events(read["kv_events"])
                     self._add_cold_starts(read["cold_starts"])
+                    self._of_causes.add_causes(read["causes"])
+                    self._of_slos.add_causes(read["causes"])
 
     def _own(self, segments: Sequence[str]) -> list[str]:
         """Leave out the segments that another collector counts: several may join the same requests."""
@@ -153,18 +167,31 @@ class StoreCounters:
 
     def _read(self, segments: Sequence[str]) -> dict[str, Any]:
         filled = self._filled.look()
-        bounds = {"segments": segments, "since_ns": min(map(self._oldest_row_ns, segments))}
+        explained = [segment.removesuffix(_EXPLAINED) for segment in segments if segment.endswith(_EXPLAINED)]
+        stored = [segment for segment in segments if not segment.endswith(_EXPLAINED)]
+        since_ns = min(map(self._oldest_row_ns, segments))
+        bounds = {"segments": stored, "since_ns": since_ns}
         edges = {f"{name}_edges": [0, *edges] for name, edges in self._edges.items()}
         early: dict[str, list[Any]] = defaultdict(list)
-        for keys in self._early.keys_in_parts(_KEYS_AT_ONCE):
+        for keys in self._early.keys_in_parts(_KEYS_AT_ONCE) if stored else ():
             for name, values in self._queries.columns(
                 "segment_early", self._of_slos.cells.fragments, **bounds, counted=keys
             ).items():
                 early[name] += values
-        of_requests = (self._of_slos.cells.fragments, {**bounds, **edges})
-        asked = {"requests": of_requests, "kv_events": ({}, bounds), "cold_starts": ({}, bounds)}
+        cells = self._of_slos.cells.fragments
+        asked: dict[str, tuple[Mapping[str, Fragment], dict[str, Any]]] = {
+            "requests": ({**cells, "phases": SUMS["phases"]}, {**bounds, **edges}),
+            "kv_events": ({}, bounds),
+            "cold_starts": ({}, bounds),
+            "causes": (
+                {"cell": cells["cell"], **{name: SUMS[name] for name in ("before", "after", "held")}},
+                {**bounds, "segments": explained},
+            ),
+        }
         return {"early": early} | {
-            table: self._queries.rows(f"segment_{table}", fragments, **parameters) if table in filled else []
+            table: self._queries.rows(f"segment_{table}", fragments, **parameters)
+            if table in filled and parameters["segments"]
+            else []
             for table, (fragments, parameters) in asked.items()
         }
 
@@ -295,7 +322,11 @@ class StoreCounters:
         self._series.raise_to(metrics.LAST_LOST, labels, at_ns / SECOND_NS)
 
     def _forget(self, now: int) -> None:
-        for sets, keep_ns in ((self._label_sets, self._longest_ns), (self._processes, IDLE_NS)):
+        for sets, keep_ns in (
+            (self._label_sets, self._longest_ns),
+            (self._served, self._longest_ns),
+            (self._processes, IDLE_NS),
+        ):
             for labels in sets.forget(idle_since_ns=now - IDLE_NS, unused_since_ns=now - keep_ns):
                 self._series.drop(sets.names, labels)
         self._series.add(metrics.EARLY_FORGOTTEN, (), self._early.forget(now))
@@ -326,6 +357,7 @@ class StoreCounters:
                 "counted": list(self._counted),
                 "label_sets": [[labels, used] for labels, used in self._label_sets.used_ns.items()],
                 "processes": [[labels, used] for labels, used in self._processes.used_ns.items()],
+                "served": [[labels, used] for labels, used in self._served.used_ns.items()],
                 "early": self._early.dump(),
                 "collector": self._collector,
                 "claims_read": self._claims_read,
@@ -362,7 +394,7 @@ class StoreCounters:
             self._unsaved |= is_new
             return is_new
 
-    def _load_label_sets(self, names: tuple[str, ...], saved: Sequence[Any]) -> LabelSets:
+    def _load_label_sets(self, names: tuple[str, ...], saved: Sequence[Any], most: int) -> LabelSets:
         of_now = ((with_all_labels(names, labels), used_ns) for labels, used_ns in saved)
         used = {labels: used_ns for labels, used_ns in of_now if labels is not None}
-        return LabelSets(names, MOST_LABEL_SETS, used, lambda labels: self._series.drop(names, labels))
+        return LabelSets(names, most, used, lambda labels: self._series.drop(names, labels))

@@ -114,6 +114,17 @@ def of_prompts(reader: Reader, window: Window, *, suffered_s: float) -> list[Cul
     return found
 
 
+def inflicting_tenants(reader: Reader, window: Window) -> list[Culprit]:
+    """The tenants whose prompts made others wait for the longest time."""
+    asked = {"filter": of_causes(window)}
+    groups = reader.queries.rows("explain_inflicted", asked, **window.bounds, limit=_MOST_GROUPS)
+    whole = float(sum(group["us"] for group in groups))
+    return [
+        Culprit(by="tenant", name=name, time_s=us / 1e6, share=us / whole)
+        for name, us in _summed(groups, "of_tenant").most_common(_MOST)
+    ]
+
+
 def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], list[Culprit]]:
     """The requests whose prompts delayed a row of `requests`, by cause and `ttft` or `rest`, the worst first.
 

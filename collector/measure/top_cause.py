@@ -1,14 +1,16 @@
-"""The cause that took most time from the bad requests of each burning SLO, by the numbers of `/explain`."""
+"""What took most time from the bad requests of each burning SLO, and where, by the numbers of `/explain`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from collector.causes.names import PARTS, load_causes
+from collector.measure.culprits import OF_PROMPTS, inflicting_tenants, of_processes
 from collector.measure.explained import (
     COLUMNS,
     FIRST_TOKEN_KNOWN,
@@ -16,51 +18,149 @@ from collector.measure.explained import (
     ROW,
     Bounds,
     Explained,
+    Rows,
     of_causes,
     parts_of,
     typical_of,
 )
-from collector.measure.explanation import beyond_typical, number_of_bad
+from collector.measure.explanation import Culprit, beyond_typical, number_of_bad
 from collector.measure.incident import Incident, TopCause
 from collector.measure.reader import Reader
+from collector.measure.served import read_processes
+from collector.measure.slos import Evaluation, SloOut
 from collector.measure.tail import Beyond, Bools, Floats, shares
-from collector.measure.times import HOUR_NS, parse_moment
+from collector.measure.times import HOUR_NS, SECOND_NS, parse_moment
 from collector.measure.window import Window
 from collector.slo.cells import Cells
+from collector.slo.model import Slo
 from collector.sql.fragment import Fragment
 
 MOST_JUDGED: Final = 20_000
 _JUDGED: Final = np.dtype([*ROW.descr, ("cell", "<u8")])
 _AT_ALL: Final = 1
 """Levels from this one on name causes (`Level`). A client's report of a request that its server explains names none."""
+MOST_BLAMED: Final = 10
+"""SLOs, or tenants of one, whose causes are looked for: those that burn fastest."""
+_LEAST_NS: Final = 300 * SECOND_NS
+"""Requests are explained half a minute after their end, or a minute, so those of the last minute say little."""
+
+
+@dataclass(frozen=True)
+class Burning:
+    """An SLO that burns, its tenant if only that one's promise is broken, and when its requests ended."""
+
+    slo: Slo
+    tenant: str | None
+    since_ns: int
+    until_ns: int
+
+
+@dataclass(frozen=True)
+class Blamed:
+    """What the bad requests took beyond typical ones."""
+
+    top: TopCause
+    shares: Mapping[str, float]
+    """By cause, the largest first, without those of which they took no more."""
+    lost: Rows
+    """The bad requests, and their times beside typical ones."""
+    beyond: Beyond
 
 
 def with_top_causes(reader: Reader, window: Window, incidents: Sequence[Incident]) -> list[Incident]:
-    """These incidents, those of SLOs with the top cause of their requests. The store is read once for all of them.
-
-    The requests are those that are explained and ended in the hour before the window's end: bad ones while the incident
-    lasted, and as typical ones the middle half of the good ones. That of all requests, as `/explain` has it, would be
-    bad ones once a burn lasts. Of very many, some are read.
-    """
+    """These incidents, those of SLOs with the top cause of their requests while they lasted."""
     slos = {slo.name: slo for slo in reader.slos}
-    burning = [place for place, one in enumerate(incidents) if one.slo in slos]
+    burns = {
+        place: Burning(
+            slos[one.slo],
+            one.tenant,
+            parse_moment(one.start).ns,
+            window.end_ns if one.end is None else parse_moment(one.end).ns,
+        )
+        for place, one in enumerate(incidents)
+        if one.slo in slos
+    }
     found = [*incidents]
-    if not burning:
-        return found
-    of_burns = [incidents[place] for place in burning]
-    cells = Cells([slos[one.slo or ""] for one in of_burns], tenants=[one.tenant for one in of_burns])
+    for place, blamed in zip(burns, blame(reader, window, [*burns.values()]), strict=True):
+        found[place] = found[place].model_copy(update={"top_cause": blamed.top if blamed else None})
+    return found
+
+
+def burning(reader: Reader, slos: Sequence[SloOut], end_ns: int) -> list[Burning]:
+    """The SLOs and tenants that lose budget faster than allowed, since the shortest window in which they do."""
+    by_name = {slo.name: slo for slo in reader.slos}
+    found = []
+    for slo in slos:
+        promises: Sequence[tuple[str | None, Evaluation]] = [(group.tenant, group) for group in slo.groups]
+        for tenant, numbers in promises or [(None, slo)]:
+            over = [(rule.short_s, rule.short_burn) for rule in numbers.burn if (rule.short_burn or 0) > 1]
+            if over:
+                short_s, rate = min(over)
+                since_ns = end_ns - max(_LEAST_NS, round(short_s * SECOND_NS))
+                found.append((rate or 0.0, Burning(by_name[slo.name], tenant, since_ns, end_ns)))
+    return [one for _, one in sorted(found, key=lambda item: -item[0])[:MOST_BLAMED]]
+
+
+def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blamed | None]:
+    """What took time from the bad requests of each; None where none is explained. The store is read once for all.
+
+    The requests are those that are explained and ended in the hour before the window's end: bad ones of these times,
+    and as typical ones the middle half of the good ones. That of all requests, as `/explain` has it, would be bad ones
+    once a burn lasts. Of very many, some are read.
+    """
+    if not burns:
+        return []
+    cells = Cells([one.slo for one in burns], tenants=[one.tenant for one in burns])
     hour = Window(max(0, window.end_ns - HOUR_NS), window.end_ns, window.filter)
     known, numbers = _read_judged(reader, hour, cells)
     different, cell = np.unique(numbers, return_inverse=True)
     judged, is_told = cells.judged(different), known.rows["level"] >= _AT_ALL
-    for number, place in enumerate(burning):
-        outcomes, one = judged.outcomes(number), incidents[place]
-        until_ns = window.end_ns if one.end is None else parse_moment(one.end).ns
-        its_own = (known.rows["end_ns"] >= parse_moment(one.start).ns) & (known.rows["end_ns"] < until_ns)
-        bad = outcomes.bad[cell] & is_told & its_own
-        top = _top(known, bad, outcomes.good[cell] & is_told) if bad.any() else None
-        found[place] = incidents[place].model_copy(update={"top_cause": top})
+    found = []
+    for number, one in enumerate(burns):
+        outcomes, end_ns = judged.outcomes(number), known.rows["end_ns"]
+        bad = outcomes.bad[cell] & is_told & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
+        found.append(_blamed(known, bad, outcomes.good[cell] & is_told) if bad.any() else None)
     return found
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why an SLO, or the promise to one of its tenants, burns."""
+
+    slo: str
+    tenant: str | None
+    shares: Mapping[str, float]
+    """As `Blamed` has them."""
+    culprit: Culprit | None
+    """The tenant whose prompts made others wait the longest, if these are the top cause; else the process of which the
+    bad requests lost most by it."""
+
+
+def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reason]:
+    """Why each of these SLOs burns, of those that do and have bad requests that are explained."""
+    burns = burning(reader, slos, window.end_ns)
+    found = [(one, blamed) for one, blamed in zip(burns, blame(reader, window, burns), strict=True) if blamed]
+    if not found:
+        return []
+    since = replace(window, start_ns=min(one.since_ns for one, _ in found))
+    by_prompts = any(blamed.top.cause in OF_PROMPTS for _, blamed in found)
+    tenants, processes = inflicting_tenants(reader, since) if by_prompts else [], read_processes(reader, since)
+    return [
+        Reason(
+            one.slo.name,
+            one.tenant,
+            blamed.shares,
+            next(
+                iter(
+                    tenants
+                    if blamed.top.cause in OF_PROMPTS
+                    else of_processes(blamed.lost, blamed.beyond, processes, blamed.top.cause)
+                ),
+                None,
+            ),
+        )
+        for one, blamed in found
+    ]
 
 
 def _read_judged(reader: Reader, window: Window, cells: Cells) -> tuple[Explained, npt.NDArray[np.uint64]]:
@@ -70,23 +170,24 @@ def _read_judged(reader: Reader, window: Window, cells: Cells) -> tuple[Explaine
     return Explained.of(rows), rows["cell"]
 
 
-def _top(known: Explained, bad: Bools, good: Bools) -> TopCause | None:
-    """The largest excess of the bad ones. None without typical ones, or where they took no longer than these."""
+def _blamed(known: Explained, bad: Bools, good: Bools) -> Blamed | None:
+    """None without typical ones, or where the bad ones took no longer than these."""
     population = known.at(np.flatnonzero(good))
     typical = typical_of(population, _bounds(population), 1)
     if typical is None:
         return None
     chosen = known.at(np.flatnonzero(bad))
-    weight = chosen.rows["weight"]
-    excess = (Beyond.of(chosen.times, typical.typical, parts_of(None)).excess * weight).sum(1)
-    by_cause = shares(np.round(excess, 3).tolist())
-    place = int(excess.argmax())
-    share = by_cause[place]
-    if not share:
+    weight, beyond = chosen.rows["weight"], Beyond.of(chosen.times, typical.typical, parts_of(None))
+    excess = (beyond.excess * weight).sum(1)
+    by_cause = {name: share for name, share in zip(PARTS, shares(np.round(excess, 3).tolist()), strict=True) if share}
+    if not by_cause:
         return None
-    groups = [(load_causes()[name].group, of_all or 0.0) for name, of_all in zip(PARTS, by_cause, strict=True)]
+    by_cause = dict(sorted(by_cause.items(), key=lambda item: -item[1]))
+    groups = [(load_causes()[name].group, share) for name, share in by_cause.items()]
     sentence = beyond_typical(number_of_bad(round(float(weight.sum()))), groups)
-    return TopCause(cause=PARTS[place], group=groups[place][0], share=share, sentence=sentence)
+    (cause, share), group = next(iter(by_cause.items())), groups[0][0]
+    top = TopCause(cause=cause, group=group, share=share, sentence=sentence)
+    return Blamed(top, by_cause, Rows(chosen, chosen.rows, weight), beyond)
 
 
 def _bounds(population: Explained) -> Bounds:

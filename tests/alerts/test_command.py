@@ -22,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = load_slos(ROOT / "alerts" / "slos.yaml")
 
 
+BOTH = ("--dashboard-url", "https://tails.example/d/", "--runbook-url")
+
+
 class Files:
     """Runs the command with folders of the test."""
 
@@ -281,3 +284,70 @@ def test_tokentrail_rules_is_the_same_command(tmp_path):
     command = [sys.executable, "-m", "tokentrail.cli", "rules", "diff", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, "+- name: tokentrail-slos-outage" in done.stdout) == (1, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("runbooks", "page"),
+    [
+        ("https://wiki.example/on-call/{alert}", "https://wiki.example/on-call/tokentrailsloburn"),
+        ("https://wiki.example/alerts.md", "https://wiki.example/alerts.md#tokentrailsloburn"),
+    ],
+)
+def test_alerts_lead_to_the_readers_own_runbooks_and_dashboard(files, tmp_path, runbooks, page):
+    assert files("generate", "--slos", str(ROOT / "alerts" / "slos.yaml"), *BOTH, runbooks) == 0
+    own, shipped = ([*_alerts(folder)] for folder in (files.out, ROOT / "alerts" / "rules"))
+    assert {a["annotations"]["runbook_url"] for a in own if a["alert"] == "TokentrailSloBurn"} == {page}
+    names = {name.rsplit("/", 1)[1].split("#")[-1] for name in {a["annotations"]["runbook_url"] for a in own}}
+    assert names == {a["alert"].lower() for a in shipped}
+    linked = {
+        a["alert"] for a in own if a["annotations"].pop("dashboard_url", "").startswith("https://tails.example/d/e")
+    }
+    assert linked == {"TokentrailSloBurn"}
+    for one in (*own, *shipped):
+        one["annotations"].pop("runbook_url")
+    assert own == shipped, "nothing else differs"
+    packs = yaml.safe_load((files.packs / "vllm.yml").read_text())["groups"][0]["rules"]
+    assert packs[0]["annotations"]["runbook_url"] == page.replace("tokentrailsloburn", packs[0]["alert"].lower())
+    assert files("check", "--slos", str(ROOT / "alerts" / "slos.yaml"), *BOTH, runbooks) == 0
+
+
+def _alerts(folder):
+    files = sorted(folder.glob("*.yml"))
+    return (r for path in files for g in yaml.safe_load(path.read_text())["groups"] for r in g["rules"] if "alert" in r)
+
+
+@pytest.mark.parametrize("given", ["dashboard.example", "/explore", "javascript:alert(1)", "https://", "http://a b/"])
+def test_a_link_that_no_browser_opens_is_refused(files, capsys, given):
+    with pytest.raises(SystemExit):
+        files("generate", "--dashboard-url", given)
+    assert f"{given!r} is not an address: write it with http:// or https:// and a host" in capsys.readouterr().err
+
+
+def test_the_link_of_a_burn_has_the_hours_of_its_rule_and_its_tenant(files, tmp_path):
+    slos = tmp_path / "slos.yaml"
+    slos.write_text(
+        'slos: [{name: each, objective: "0.95", window: 30d, group_by: [tenant], thresholds: {ttft: 500ms}}]'
+    )
+    assert files("generate", "--slos", str(slos), *BOTH, "https://w.example/{alert}") == 0
+    page = "https://tails.example/d/explore?slo=each&tenant=a%26b+c&verdict=bad&range=custom"
+    test = {
+        "rule_files": [str(files.out / "slos.yml")],
+        "evaluation_interval": "5m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": 'tokentrail_slo_requests_total{slo="each", tenant="a&b c"}', "values": "0+9x600"},
+                    {"series": 'tokentrail_slo_good_requests_total{slo="each", tenant="a&b c"}', "values": "0x600"},
+                ],
+                "alert_rule_test": [{"alertname": "TokentrailSloBurn", "eval_time": "400m", "exp_alerts": []}],
+            }
+        ],
+    }
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(test))
+    said = subprocess.run(
+        ["promtool", "test", "rules", str(tmp_path / "test.yml")], capture_output=True, text=True, check=False
+    ).stderr.replace("\\", "")
+    for start in ("06:35:00Z", "05:40:00Z", "00:40:00Z"):
+        assert f"{page}&start=1970-01-01T{start}&end=1970-01-01T06:40:00Z" in said
+    assert f"{page}&start=1969-12-29T06:40:00Z&end=1970-01-01T06:40:00Z" in said

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import threading
 import time
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -13,6 +14,9 @@ import uvicorn
 import yaml
 
 from alerts.generate import generate
+from alerts.links import Links
+from collector.exposition import live as live_module
+from collector.measure.times import parse_moment
 from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
@@ -46,7 +50,7 @@ def clock(request):
 
 
 @pytest.fixture
-def served(tmp_path, clock):
+def served(tmp_path, clock, monkeypatch):
     """The collector's API behind uvicorn, with rows and segments at the test's command."""
     store = open_new_store(tmp_path / "store")
     slos = tmp_path / "slos.yaml"
@@ -54,6 +58,7 @@ def served(tmp_path, clock):
     status = IngestStatus()
     status.set_ready("start")
     app, live = build_api(store, load_slos(slos), status, lost_after_s=30, data_dir=tmp_path, clock=clock)
+    monkeypatch.setattr(live_module, "EVALUATE_EVERY_NS", 2 * SECOND)
     live.start()
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
@@ -73,7 +78,7 @@ def prometheus(served, tmp_path):
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed")
     _, _, address, slos = served
-    for name, text in generate(load_slos(slos)).items():
+    for name, text in generate(load_slos(slos), Links("http://dashboard:8501")).items():
         # The test has no time for intervals of minutes; shares are the same at any.
         (tmp_path / name).write_text(re.sub(r"\n  interval: .*", "", text))
     config = {
@@ -177,10 +182,36 @@ def test_what_happens_to_requests_makes_alerts_fire(served, prometheus, query, f
         rows.kv_event(start=now + i, segment="one")
     rows.cold_start(start=now - 3 * SECOND, duration=2 * SECOND, segment="one")
     made = fail(rows, live, "one", 40, now)
+    fast = {"ended": now, "ingested_at": now, "segment": "good", "ttft_ns": SECOND // 10, "queue_ns": 1}
+    good = rows.requests([fast] * 3)
+    rows.causes([*((r, {"ttft_wait_kv_us": 10**6}) for r in made), *((r, {"ttft_busy_us": 10**5}) for r in good)])
+    for segment in ("one", "good"):
+        counters.on_explained(segment)
+    counters.on_segment("good")
 
-    eventually(lambda: query(COUNTED), lambda r: list(r.values()) == [40])
+    eventually(lambda: query(COUNTED), lambda r: list(r.values()) == [43])
     expected = BURNING | {("TokentrailKvCacheEvictions", None), ("TokentrailColdStart", None)}
     assert eventually(firing, lambda now: now >= expected) == expected
+
+    def annotations():
+        alerts = prometheus.get("/alerts").raise_for_status().json()["data"]["alerts"]
+        return {alert["labels"].get("rule"): alert["annotations"] for alert in alerts}
+
+    told = eventually(annotations, lambda found: "wait_kv" in found["page-fast"]["cause"])["page-fast"]
+    assert told["cause"].endswith(
+        "is waiting for KV (wait_kv); 100 % of that is at engine i-1. More: tokentrail explain --slo chat"
+    )
+    link = urlsplit(told["dashboard_url"])
+    asked = parse_qs(link.query)
+    start, end = (parse_moment(asked.pop(name)[0]).ns for name in ("start", "end"))
+    assert (link.netloc, link.path, asked) == (
+        "dashboard:8501", "/explore", {"slo": ["chat"], "verdict": ["bad"], "range": ["custom"]},
+    )  # fmt: skip
+    assert end - start == 3600 * SECOND
+    listed = httpx.get(
+        f"http://{served[2]}/api/v1/requests?slo=chat&verdict=bad&start={start // SECOND}&end={end // SECOND + 1}"
+    )
+    assert listed.json()["total"] == 40
 
     slo = httpx.get(f"http://{served[2]}/api/v1/slos/chat", trust_env=False).json()
     assert slo["firing"] == "page"
@@ -195,7 +226,7 @@ def test_what_happens_to_requests_makes_alerts_fire(served, prometheus, query, f
         found = prometheus.get("/query_exemplars", params=asked).raise_for_status().json()["data"]
         return {e["labels"]["trace_id"] for series in found for e in series["exemplars"]}
 
-    assert eventually(traces, bool) <= {r["trace_id"] for r in made}
+    assert eventually(traces, bool) <= {r["trace_id"] for r in (*made, *good)}
 
     rows.step(start=time.time_ns(), running=2, kv_blocks_used=5, kv_blocks_total=9)
     counters.on_segment("two")

@@ -1,6 +1,6 @@
 -- Requests that WAL segments brought: a row for those with the same labels that neither a bucket of a histogram nor an SLO tells
 -- apart, the latest row last. `over` of a latency is the largest bucket edge that it exceeds, NULL when it is not known. Edges are
--- ascending nanoseconds and start with 0. A sampled request adds its weight; a sum of unknown numbers alone is NULL. `after_arrival` is
+-- ascending nanoseconds and start with 0. A sampled request adds its weight; a sum of unknown numbers alone is NULL. `phases` are nanoseconds. `after_arrival` is
 -- of each process: the largest time from a segment's beginning, which its id tells, to the end of one of its requests; negative for most.
 SELECT
     model, operation, engine, service, process_tenant, variant, tenant, slo_class, vantage, status, error_type,
@@ -14,6 +14,7 @@ SELECT
     sum(weight * output_tokens) AS tokens_out,
     sum(weight * cached_tokens) AS tokens_cached,
     sum(weight * ttft_ns) AS ttft_sum, sum(weight * tpot_ns) AS tpot_sum, sum(weight * e2e_ns) AS e2e_sum,
+    $phases AS phases,
     argMax((trace_id, ttft_ns, tpot_ns, e2e_ns), end) AS latest,
     toUnixTimestamp64Nano(max(end)) AS at_ns,
     maxMap(map(toString(instance), toUnixTimestamp64Nano(end) - toInt64OrZero(substring(segment, 1, 20)))) AS after_arrival

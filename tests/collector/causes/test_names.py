@@ -7,7 +7,7 @@ import pytest
 from collector.causes.names import PARTS, load_causes
 from instrumented_engine.settings import Settings
 
-ENGINES = {"any", "tokentrail", "vllm", "sglang"}
+ENGINES = {"any", "tokentrail", "vllm", "sglang", "dynamo"}
 
 
 def test_the_last_part_is_what_nothing_explains():

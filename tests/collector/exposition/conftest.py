@@ -51,7 +51,7 @@ def arrive(rows, on_segment, clock):
 
 
 @pytest.fixture
-def busy(client, arrive, rows, on_segment, ingest_status):
+def busy(client, live, arrive, rows, on_segment, ingest_status):
     """A client of a collector in which every metric has a value."""
     ingest_status.received("spans", count=5, size=100, duplicate=True, rejected={"too_large": 1})
     ingest_status.refused("malformed")
@@ -74,6 +74,12 @@ def busy(client, arrive, rows, on_segment, ingest_status):
     rows.cold_start(start=NOW - SECOND, duration=SECOND, segment=segment)
     rows.open(start=NOW - 40 * SECOND, seen=NOW - 29 * SECOND)
     late = f"{NOW:020d}-a"
+    slow = CHAT | {"ttft_ns": SECOND, "e2e": 2 * SECOND}
+    told = {"segment": "explained", "queue_ns": 0, "ended": NOW - 2}
+    good, bad = rows.requests([CHAT | told, slow | told])
+    rows.causes([(good, {}), (bad, {"ttft_wait_kv_us": 10**6})])
+    on_segment("explained")
+    live.counters.on_explained("explained")
     rows.request(**CHAT, service="late", ended=NOW - 60 * SECOND, segment=late)
     on_segment(late)
     return client

@@ -55,7 +55,14 @@ def test_an_old_series_has_its_value_in_the_first_scrape_that_has_it(age_s, n, a
     assert [max(v for key, v in samples.items() if key[0] == name) for name in names] == [n] * 4
 
 
-UNKNOWN = {metrics.REQUEST, metrics.PROCESS, metrics.SAMPLED, metrics.LIMITED.labels}
+UNKNOWN = {
+    metrics.REQUEST,
+    metrics.PROCESS,
+    metrics.SAMPLED,
+    metrics.LIMITED.labels,
+    metrics.SERVED,
+    metrics.SLO_CAUSE_TIME.labels,
+}
 """Labels whose values nobody knows before the first event. Their series are 0 for a scrape or a minute."""
 
 
@@ -282,7 +289,7 @@ def test_tenants_beyond_the_limit_of_an_slo_are_counted(rows, arrive, clock):
     counters.on_segment(arrive(*({"tenant": tenant} for tenant in "abcd")))
     counters.count_segments()
     assert counters._series.counters[metrics.SLO_REQUESTS]["each", "other"] == 2
-    assert counters._series.counters[metrics.OVERFLOW] == {("requests",): 0, ("tenants",): 2}
+    assert counters._series.counters[metrics.OVERFLOW] == {("requests",): 0, ("models",): 0, ("tenants",): 2}
     rows.open(start=NOW - 60 * SECOND, seen=NOW - SECOND, tenant="e")  # is late before it ends
     in_flight = read_in_flight(
         queries, TRUE, start_ns=NOW - 99 * SECOND, end_ns=NOW, lost_after_ns=30 * SECOND, heard_until_ns=NOW

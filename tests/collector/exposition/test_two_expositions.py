@@ -16,6 +16,7 @@ from collector.exposition.live import Live
 from collector.exposition.page import MetricsPage
 from collector.exposition.present import Processes
 from collector.exposition.store_counters import StoreCounters
+from collector.measure.top_cause import Reason
 from collector.query.queries import Queries
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
@@ -34,6 +35,7 @@ OF_ENGINE = {
     "up": "1x10 0x50",
 }
 """Samples of engines are in the store, so both collectors expose them. Twice 8 waiting requests would be a queue."""
+WHY = [Reason("chat", None, {"wait_kv": 0.9, "batch": 0.1}, None)]
 DISK = {"host": "", "name": "default", "path": "/", "free_bytes": 40 * 10**9, "total_bytes": 100 * 10**9}
 FIRE = {
     "TokentrailEngineLost": 1, "TokentrailEngineHung": 1, "TokentrailKvCacheFull": 1, "TokentrailKvCacheEvictions": 1,
@@ -58,7 +60,8 @@ def open_collector(rows, slos_file, clock, tmp_path):
         counters = StoreCounters(asks, filled, slos, clock=clock, folder=folder, claims=claims)
         processes = Processes(asks, filled, lost_after_ns=30 * SECOND)
         live = Live(
-            counters, processes, asks, usage, slos, list, clock=clock, heard_until=clock, shared_store=shared
+            counters, processes, asks, usage, slos, list, lambda _: WHY,
+            clock=clock, heard_until=clock, shared_store=shared,
         )  # fmt: skip
         status = IngestStatus()
         return live, MetricsPage(live, status, usage, heard_until=clock)
@@ -82,9 +85,10 @@ def test_a_collector_that_stores_nothing_exposes_what_the_other_one_stores(open_
 def happens(rows, clock):
     """Five minutes of trouble, in two segments."""
     for segment, bad in (("1", 2), ("2", 7)):
-        rows.requests(
+        found = rows.requests(
             [
                 {
+                    "queue_ns": SECOND // 10,
                     "slo_class": "chat",
                     "status": "error" if i < bad else "ok",
                     "segment": segment,
@@ -93,6 +97,7 @@ def happens(rows, clock):
                 for i in range(10)
             ]
         )
+        rows.causes([(row, {"ttft_wait_kv_us": 400_000}) for row in found])
         rows.cold_start(start=clock.now - 9 * SECOND, duration=SECOND, segment=segment)
         rows.cold_start(start=clock.now - 9 * SECOND, duration=SECOND, segment=segment, instance="i-2")
     for i, segment in enumerate("11122"):
@@ -113,6 +118,7 @@ def pages(open_collector, rows, clock):
     for name, segments in {"a": "1", "b": "2", "c": "12"}.items():
         for segment in segments:
             opened[name][0].counters.on_segment(segment)
+            opened[name][0].counters.on_explained(segment)
     for _ in range(2):  # a series is 0 in the first scrape that has it
         texts = {}
         for name, (live, page) in opened.items():

@@ -128,6 +128,7 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     rows.open(start=NOW - 90 * SECOND, seen=NOW)
     for segment in ("one", "two"):  # the second one may have the end of a request that is counted already
         on_segment(segment)
+        live.counters.on_explained(segment)
         live.refresh()
     for params in ({}, {"model": "m"}):
         for path in ("summary", "slos", "requests", "kv", "cold_starts", "engines", "incidents"):

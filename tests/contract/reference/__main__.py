@@ -13,7 +13,7 @@ A block lies between two marks, and everything around it is written by hand:
 | `settings MODULE` | the fields of `Settings` in that module, and their descriptions |
 | `variables MODULE` | its constants that name environment variables, and the docstrings under them |
 | `commands`, `options COMMAND…` | the Typer application |
-| `conditions`, `causes`, `engines` | the YAML file of that name's room |
+| `conditions`, `causes`, `remedies`, `engines` | the YAML file of that name's room |
 """
 
 import sys

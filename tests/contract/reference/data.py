@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from os.path import relpath
 from pathlib import Path
@@ -49,6 +50,22 @@ def causes(_: str, __: str) -> str:
     """The causes among which a request's time is divided."""
     rows = ((f"`{name}`", one.group, one.means, one.source) for name, one in load_causes().items())
     return table(("cause", "people call it", "the time in which", "found by"), rows)
+
+
+def remedies(_: str, __: str) -> str:
+    """What makes each cause less, in general and by the switches of engines."""
+    engines = {"vllm": "vLLM", "sglang": "SGLang", "dynamo": "Dynamo", "tokentrail": "our engine"}
+    rows = (
+        (f"{one.group} (`{name}`)", one.advice["any"], *(_switches(one.advice.get(engine, "")) for engine in engines))
+        for name, one in load_causes().items()
+        if one.advice
+    )
+    return table(("largest cause", "what to do", *engines.values()), rows)
+
+
+def _switches(advice: str) -> str:
+    """With its options as code."""
+    return re.sub(r"(--[a-z][\w-]*)", r"`\1`", advice)
 
 
 def faults(_: str, __: str) -> str:

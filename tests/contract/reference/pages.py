@@ -78,6 +78,7 @@ _MAKERS: Final[dict[str, Callable[[str, str], str]]] = {
     "options": commands.options,
     "conditions": data.conditions,
     "causes": data.causes,
+    "remedies": data.remedies,
     "faults": data.faults,
     "replays": data.replays,
     "engines": data.engines,

@@ -19,6 +19,7 @@ SECTIONS: Final = {
     "collector": ("tokentrail_collector_", ()),
     "store": ("tokentrail_store_", ()),
     "requests": ("", metrics.REQUEST),
+    "causes": ("", metrics.SERVED),
     "processes": ("", metrics.PROCESS),
 }
 """Sections of docs/metrics.md: how names begin, and the labels of most metrics. The first that fits counts."""
