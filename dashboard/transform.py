@@ -64,18 +64,24 @@ class Series:
 def on_grid(answer: Json, names: Sequence[str], window: Json, missing: float | None = None) -> Series:
     """A `/timeseries` answer as a Series with every bucket of the window. `missing` fills the absent buckets.
 
-    Pass 0 for rates (nothing happened); leave None for percentiles and gauges (the value is unknown). Nothing is known
-    of buckets behind the time up to which the window is complete.
+    Pass 0 for rates (nothing happened); leave None for percentiles and gauges (the value is unknown). A bucket that is
+    not over and complete yet is left out: a few requests would make a cliff of it.
     """
     known_until = _unix(window["complete_until"])
     step = float(answer["step_s"])
     found = {_unix(point["t"]): point for point in answer["points"]}
     first, last = _unix(window["start"]) // step, _unix(window["end"]) // step
     grid = [round(index * step, 6) for index in range(int(first), int(last) + 1)]
-    if grid and grid[-1] not in found and grid[-1] == _unix(window["end"]):
+    if grid and grid[-1] == _unix(window["end"]):
         grid.pop()  # the window ends at the moment at which this bucket begins
-    absent = {at: missing if at < known_until else None for at in grid}
-    values = {name: [found[at].get(name) if at in found else absent[at] for at in grid] for name in names}
+    over = [at + step <= known_until for at in grid]
+    values = {
+        name: [
+            None if not is_over else found[at].get(name) if at in found else missing
+            for at, is_over in zip(grid, over, strict=True)
+        ]
+        for name in names
+    }
     return Series([datetime.fromtimestamp(at, UTC) for at in grid], values)
 
 

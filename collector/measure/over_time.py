@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-
 from collector.measure.evaluation import open_requests
 from collector.measure.population import Population, read_ended
 from collector.measure.reader import Reader
 from collector.measure.slices import slices
-from collector.measure.summing import UNJUDGED
+from collector.measure.summing import UNJUDGED, number_of
 from collector.measure.times import HOUR_NS
 from collector.measure.window import Window
 from collector.query.template import part
@@ -44,15 +42,16 @@ def judged_by_bucket(
 ) -> tuple[dict[int, dict[str, float | None]], bool]:
     """By the start of the bucket: `goodput`, the good requests, and `attainment`, each None where it is not known.
 
-    A lost request is in the bucket in which it was given up, a request in flight that is bad in the last bucket. Behind
-    the part of the window that is complete there is no bucket: the ended requests are not known there.
+    A lost request is in the bucket in which it was given up. One in flight is in none (`late_in_flight`): all of them
+    would be bad in the last one, whenever they came. Behind the part of the window that is complete there is no bucket:
+    the ended requests are not known there.
     """
     found = _read(reader, covered, step_ns, slos)
     if covered.end_ns > window.start_ns:
         in_flight = open_requests(reader, window)
-        band = np.where(in_flight.is_lost, in_flight.lost_at_ns, covered.end_ns - 1) // step_ns * step_ns
-        bad = in_flight.judged(slos).of_all_slos().bad & (band < covered.end_ns)
-        found = found.with_open(in_flight.where(bad), band[bad])
+        bad = in_flight.judged(slos).of_all_slos().bad & in_flight.is_lost & (in_flight.lost_at_ns < covered.end_ns)
+        lost = in_flight.where(bad)
+        found = found.with_open(lost, lost.lost_at_ns // step_ns * step_ns)
     by_bucket = found.by_band(found.judged.of_all_slos().items())
     return {at_ns: _of(counts) for at_ns, counts in by_bucket.items()}, found.sampled
 
@@ -72,6 +71,12 @@ def spent_ns(reader: Reader, window: Window, slo: Slo) -> int | None:
         if left < 0:
             return max(at_ns, whole.start_ns)
     return None
+
+
+def late_in_flight(reader: Reader, window: Window, slos: Sequence[Slo]) -> int:
+    """The requests in flight at the window's end that one of these SLOs judges as bad by now."""
+    judged = open_requests(reader, window).judged(slos).of_all_slos()
+    return number_of(judged.in_flight_violations)
 
 
 def _read(reader: Reader, covered: Window, step_ns: int, slos: Sequence[Slo]) -> Population:

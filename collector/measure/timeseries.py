@@ -11,7 +11,7 @@ from collector.measure import itl, samples
 from collector.measure.answers import WindowOut
 from collector.measure.evaluation import process_filter
 from collector.measure.hops import without_doubles
-from collector.measure.over_time import ended_by_bucket, judged_by_bucket
+from collector.measure.over_time import ended_by_bucket, judged_by_bucket, late_in_flight
 from collector.measure.reader import Reader
 from collector.measure.times import SECOND_NS, rfc3339
 from collector.measure.window import Window
@@ -33,16 +33,22 @@ _UNITS: Final = dict.fromkeys(("ttft", "tpot", "itl", "e2e", "queue"), "s") | {
 
 _QUANTILES: Final = "(0.5, 0.9, 0.95, 0.99)"
 _COLUMNS: Final = ("bucket_ns", "n", "quantiles", "largest", "sampled")
+_JUDGED: Final = frozenset({"goodput", "attainment"})
 OF_PROCESSES: Final = frozenset({"kv_evictions", "preemptions", "kv_usage", "running", "waiting"})
 
 
-class LatencyPoint(Answer):
-    """One bucket of a latency, in seconds."""
-
+class _Point(Answer):
     t: str
     """When the bucket begins."""
     partial: bool
-    """A part of the bucket is outside the window, or incomplete."""
+    """A part of the bucket is outside the window, or not over and complete yet: the value is of `covered_s` alone."""
+    covered_s: float
+    """How much of the bucket is inside the window and complete. Rates are per second of it."""
+
+
+class LatencyPoint(_Point):
+    """One bucket of a latency, in seconds."""
+
     count: Number
     p50: float
     p90: float
@@ -51,11 +57,9 @@ class LatencyPoint(Answer):
     max: float
 
 
-class ValuePoint(Answer):
+class ValuePoint(_Point):
     """One bucket of another metric."""
 
-    t: str
-    partial: bool
     value: float
 
 
@@ -72,6 +76,9 @@ class Timeseries(Answer):
     estimated: bool
     points: Sequence[Point]
     """Rates have none behind `window.complete_until`."""
+    in_flight_violations: int | None
+    """Requests in flight at the window's end that are past a threshold: bad by now, and in no bucket. Of `goodput` and
+    `attainment`."""
 
 
 def timeseries(
@@ -95,7 +102,8 @@ def timeseries(
         window = without_doubles(reader, window, vantage)
     complete_ns = reader.complete_ns
     buckets = _Buckets(step_ns, window.complete(complete_ns))
-    points, sampled = _points(reader, window, buckets, metric, reader.slos if slo is None else (slo,), together)
+    slos = reader.slos if slo is None else (slo,)
+    points, sampled = _points(reader, window, buckets, metric, slos, together)
     return Timeseries(
         window=WindowOut.of(window, complete_ns),
         metric=metric,
@@ -103,6 +111,7 @@ def timeseries(
         step_s=step_ns / SECOND_NS,
         estimated=sampled,
         points=points,
+        in_flight_violations=late_in_flight(reader, window, slos) if metric in _JUDGED else None,
     )
 
 
@@ -115,8 +124,13 @@ class _Buckets:
 
     def of(self, bucket_ns: int) -> dict[str, Any]:
         """The fields of a bucket's point that tell its time."""
-        is_whole = self.covered.start_ns <= bucket_ns and bucket_ns + self.step <= self.covered.end_ns
-        return {"t": rfc3339(bucket_ns), "partial": not is_whole}
+        covered_ns = self.covered_ns(bucket_ns)
+        return {"t": rfc3339(bucket_ns), "partial": covered_ns < self.step, "covered_s": covered_ns / SECOND_NS}
+
+    def covered_ns(self, bucket_ns: int) -> int:
+        """How much of a bucket is inside the window and complete."""
+        end_ns = min(bucket_ns + self.step, self.covered.end_ns)
+        return max(0, end_ns - max(bucket_ns, self.covered.start_ns))
 
 
 def _points(
@@ -144,7 +158,7 @@ def _points(
         steps = _ask(reader, "timeseries_steps", window, step, processes)
         rows = samples.together(steps, samples.gauges(reader, window, step, {row["bucket_ns"] for row in steps}))
         return _known(rows, metric, buckets), False
-    if metric in ("goodput", "attainment"):
+    if metric in _JUDGED:
         counts, sampled = judged_by_bucket(reader, window, buckets.covered, step, slos)
     else:
         counts, sampled = ended_by_bucket(reader, buckets.covered, step, slos)
@@ -207,9 +221,9 @@ def _per_second(rows: Sequence[Mapping[str, Any]], metric: str, buckets: _Bucket
     for row in rows:
         if row[metric] is None:
             continue
-        begin, covered = row["bucket_ns"], buckets.covered
-        covered_ns = min(begin + buckets.step, covered.end_ns) - max(begin, covered.start_ns)
-        points.append(ValuePoint(**buckets.of(begin), value=row[metric] * SECOND_NS / covered_ns))
+        begin = row["bucket_ns"]
+        value = row[metric] * SECOND_NS / buckets.covered_ns(begin)
+        points.append(ValuePoint(**buckets.of(begin), value=value))
     return points
 
 

@@ -64,9 +64,19 @@ def test_buckets_that_are_left_out_are_gaps_or_zeros():
     assert gaps.values == {"p99": [2.0, None, None, None]}
     assert on_grid(answer, ("p99",), WINDOW, missing=0.0).values == {"p99": [2.0, 0.0, None, 0.0]}
     assert (gaps.latest("p99"), gaps.top("p99")) == (2.0, 2.0)
-    for until, last in ((30, None), (31, 0.0)):
-        complete = WINDOW | {"complete_until": f"2026-11-21T10:00:{until}Z"}
+    for until, last in ((39.999, None), (40, 0.0)):
+        complete = WINDOW | {"end": "2026-11-21T10:00:40Z", "complete_until": f"2026-11-21T10:00:{until}Z"}
         assert on_grid(answer, ("p99",), complete, missing=0.0).values == {"p99": [2.0, 0.0, None, last]}
+
+
+def test_a_bucket_that_is_not_over_is_not_drawn():
+    """Nine requests a second, and one in the last second until now: the rate of that would be a cliff."""
+    answer = points(9.0, 9.0, 9.0, 1.0)
+    for until, last in ((30, 3), (39, 3), (40, 4)):
+        window = WINDOW | {"end": "2026-11-21T10:00:40Z", "complete_until": f"2026-11-21T10:00:{until}Z"}
+        for missing in (None, 0.0):
+            known = on_grid(answer, ("value",), window, missing).values["value"]
+            assert known == [9.0, 9.0, 9.0, 1.0][:last] + [None] * (4 - last)
 
 
 def test_a_bucket_that_begins_where_the_window_ends_is_not_invented():
@@ -78,9 +88,9 @@ def test_a_bucket_that_begins_where_the_window_ends_is_not_invented():
 def test_goodput_is_0_without_a_request_and_not_known_where_none_is_judged():
     requests = on_grid(points(1.0, None, 2.0, None), ("value",), WINDOW, missing=0.0)
     assert goodput(points(0.5, None, None, None), requests, WINDOW).values == {"value": [0.5, 0.0, None, 0.0]}
-    complete = WINDOW | {"complete_until": "2026-11-21T10:00:29Z"}
+    complete = WINDOW | {"complete_until": "2026-11-21T10:00:19Z"}
     requests = on_grid(points(1.0, None, 2.0), ("value",), complete, missing=0.0)
-    assert goodput(points(0.5, None, None), requests, complete).values == {"value": [0.5, 0.0, None, None]}
+    assert goodput(points(0.5, None, None), requests, complete).values == {"value": [0.5, None, None, None]}
 
 
 def points(*values):

@@ -95,10 +95,11 @@ def test_latencies_that_are_known_are_shown_as_partial(api, traffic):
     ]  # fmt: skip
 
 
-def test_a_request_that_is_bad_before_it_ends_is_in_the_last_bucket_that_is_complete(api, rows, traffic):
+def test_a_request_that_is_bad_before_it_ends_is_in_no_bucket(api, rows, traffic):
     rows.open(start=NOW - 90 * SECOND, seen=NOW - SECOND)
-    points = api("timeseries", metric="attainment", step="2s", start="-10s")["points"]
-    assert [point["value"] for point in points] == [1, 0.8]
+    found = api("timeseries", metric="attainment", step="2s", start="-10s")
+    assert [(point["value"], point["covered_s"]) for point in found["points"]] == [(1, 2.0), (1, 1.0)]
+    assert found["in_flight_violations"] == 1
 
 
 def test_an_empty_log_is_complete_but_for_what_senders_collect(api, waiting, traffic):

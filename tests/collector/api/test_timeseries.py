@@ -72,8 +72,8 @@ def test_rates_are_per_second_of_the_part_of_the_bucket_that_was_asked_about(api
         ]
     )
     assert api("timeseries", metric="requests", step="10s", start="-15s")["points"] == [
-        {"t": "2026-11-21T09:59:40Z", "partial": True, "value": 1 / 5},
-        {"t": "2026-11-21T09:59:50Z", "partial": False, "value": 2 / 10},
+        {"t": "2026-11-21T09:59:40Z", "partial": True, "covered_s": 5.0, "value": 1 / 5},
+        {"t": "2026-11-21T09:59:50Z", "partial": False, "covered_s": 10.0, "value": 2 / 10},
     ]
     assert [p["value"] for p in api("timeseries", metric="failed", start="-15s")["points"]] == [0.2, 0.0]
     assert [p["value"] for p in api("timeseries", metric="output_tokens", start="-15s")["points"]] == [2.0, 1.7]
@@ -107,28 +107,50 @@ def test_a_lost_request_that_no_slo_selects_is_not_judged(api, rows, vantage, at
     assert point["value"] == attained
 
 
-@pytest.mark.parametrize("metric", ["attainment", "goodput"])
-def test_requests_that_hang_or_were_lost_are_bad_in_a_bucket_without_others(api, rows, metric):
+@pytest.mark.parametrize(("metric", "answer"), [("attainment", 1), ("goodput", 1), ("requests", None)])
+def test_lost_requests_are_bad_in_a_bucket_without_others_and_late_ones_in_flight_in_none(api, rows, metric, answer):
     rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="chat")
+    rows.open(start=NOW - 200 * MS, seen=NOW - 100 * MS, slo_class="chat")
     rows.open(start=NOW - 100 * SECOND, seen=NOW - 95 * SECOND)
-    assert api("timeseries", metric=metric, step="30s")["points"] == [
-        {"t": "2026-11-21T09:58:30Z", "partial": False, "value": 0.0},
-        {"t": "2026-11-21T09:59:30Z", "partial": False, "value": 0.0},
-    ]
+    found = api("timeseries", metric=metric, step="30s")
+    lost = [{"t": "2026-11-21T09:58:30Z", "partial": False, "covered_s": 30.0, "value": 0.0}]
+    assert (found["points"], found["in_flight_violations"]) == (lost if answer else [], answer)
+    if answer:
+        assert api("timeseries", metric=metric, step="30s", slo="all")["in_flight_violations"] == 0
+        before = api("timeseries", metric=metric, step="30s", end="-4s")
+        assert before["in_flight_violations"] == api("summary", end="-4s")["requests"]["in_flight_violations"] == 1
 
 
-def test_attainment_adds_requests_that_have_not_ended_to_those_that_ended_in_their_bucket(api, rows):
+def test_a_hang_makes_no_cliff_in_the_last_bucket(api, rows):
     rows.requests([{"ended": NOW - SECOND, "slo_class": "chat", "ttft_ns": MS, "tpot_ns": 1.0} for _ in range(3)])
     rows.request(ended=NOW - SECOND, status="cancelled")
     rows.request(ended=NOW - 40 * SECOND, status="cancelled")
-    rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="chat")
-    assert api("timeseries", metric="attainment", step="30s")["points"] == [
-        {"t": "2026-11-21T09:59:30Z", "partial": False, "value": 0.75},
-    ]
-    assert api("timeseries", metric="goodput", step="30s")["points"] == [
-        {"t": "2026-11-21T09:59:00Z", "partial": False, "value": 0.0},
-        {"t": "2026-11-21T09:59:30Z", "partial": False, "value": 0.1},
-    ]
+    for _ in range(50):
+        rows.open(start=NOW - 5 * SECOND, seen=NOW - SECOND, slo_class="chat")
+    last = {"t": "2026-11-21T09:59:30Z", "partial": False, "covered_s": 30.0}
+    attainment, goodput = (api("timeseries", metric=metric, step="30s") for metric in ("attainment", "goodput"))
+    assert attainment["points"] == [last | {"value": 1.0}]
+    assert goodput["points"] == [last | {"t": "2026-11-21T09:59:00Z", "value": 0.0}, last | {"value": 0.1}]
+    assert attainment["in_flight_violations"] == goodput["in_flight_violations"] == 50
+
+
+@pytest.mark.parametrize("metric", ["requests", "goodput", "attainment", "output_tokens", "ttft", "running"])
+def test_the_bucket_that_is_not_over_says_how_much_of_it_is_covered(api, rows, clock, metric):
+    """One request a second: the rate of the last two seconds is not that of a fifth of them in ten."""
+    rows.requests(
+        [{"ended": NOW - i * SECOND - 1, "slo_class": "chat", "ttft_ns": MS, "tpot_ns": 1.0} for i in range(60)]
+    )
+    for i in range(60):
+        rows.step(start=NOW - i * SECOND - 1, running=3)
+    clock.now = NOW - 8 * SECOND
+    points = api("timeseries", metric=metric, step="10s", start="-15s")["points"]
+    assert [(point["partial"], point["covered_s"]) for point in points] == [(True, 3.0), (False, 10.0), (True, 2.0)]
+    values = {point.get("value", point.get("p50")) for point in points}
+    rate = {"requests": 1.0, "goodput": 1.0, "attainment": 1.0, "running": 3.0, "ttft": 0.001}
+    if metric in rate:
+        assert values == {rate[metric]}
+    else:
+        assert len(values) == 1
 
 
 def test_engine_states_and_events(api, rows):
@@ -159,7 +181,7 @@ def test_kv_usage_is_the_largest_of_a_step_when_a_restart_changes_the_number_of_
     for second, used, total in ((0, 90, 100), (1, 40, 200), (2, 5, 0), (3, 7, None)):
         rows.step(start=at + second * SECOND, kv_blocks_used=used, kv_blocks_total=total)
     assert api("timeseries", metric="kv_usage", step="10s")["points"] == [
-        {"t": "2026-11-21T09:59:30Z", "partial": False, "value": 0.9}
+        {"t": "2026-11-21T09:59:30Z", "partial": False, "covered_s": 10.0, "value": 0.9}
     ]
 
 
