@@ -70,6 +70,11 @@ class Segment:
     requests: int
     ended: tuple[Ended, ...]
 
+    @property
+    def is_past(self) -> bool:
+        """Whether its requests were received long after their end: the models of their time may have to be learned."""
+        return any(one.is_past for one in self.ended)
+
 
 class Backlog:
     """Reads which segments are left, and remembers what was seen of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from collector.causes.columns import Columns
 from collector.causes.explain import explain_process
 from collector.explainer.backlog import Backlog, Ripe, Segment, Waits
-from collector.explainer.models import Learner, References, Stored
+from collector.explainer.models import PERIOD_S, Learner, References, Stored
 from collector.explainer.reading import SECOND_NS, SETTINGS, Happened, Process, happened, with_more
 from collector.explainer.rows import Parts
 from collector.once_a_minute import OnceAMinute
@@ -99,7 +99,7 @@ class Explainer(ThreadStage):
         now_s = int(self._clock())
         learned = not self._learner.due(now_s) or self._learner.run_once(now_s)
         left = self._backlog.read(now_s)
-        ripe = [(segment, how) for segment, how in left if how is not Ripe.NO]
+        ripe = [(one, how) for one, how in left if how is not Ripe.NO and (learned or not one.is_past)]
         some = _first(ripe)
         for how in (Ripe.FOR_NOW, Ripe.YES):
             self._explain([segment for segment, its in some if its is how], final=how is Ripe.YES)
@@ -188,8 +188,15 @@ class Explainer(ThreadStage):
     def _parts(self, wanted: Wanted) -> Parts:
         """Explain the requests of each process. Those that measured at a client know no engine process."""
         parts = Parts(wanted)
-        processes, rows = _processes(wanted)
-        references = References(self._store, wanted["service"], min(wanted["end"]) // SECOND_NS)
+        for some in _slices(np.array(wanted["end"], np.int64)):
+            self._explain_some(parts, wanted, some)
+        return parts
+
+    def _explain_some(self, parts: Parts, wanted: Wanted, some: NDArray[np.int64]) -> None:
+        """Explain some rows, which ended in one slice of time: one model judges them."""
+        processes, rows = _processes(wanted, some)
+        services = {wanted["service"][row] for row in some}
+        references = References(self._store, services, wanted["end"][some[0]] // SECOND_NS)
         judges = {
             process.key: references.of(process.key, process.service, wanted["variant"][rows[process.key][0]])
             for process in processes
@@ -204,7 +211,6 @@ class Explainer(ThreadStage):
                 self._explain_process(parts, wanted, rows[process.key], rows_of, judges[process.key])
             except Failed as error:
                 self._failed(f"{process.service} {process.instance}", error)
-        return parts
 
     def _explain_process(
         self, parts: Parts, wanted: Wanted, rows: NDArray[np.int64], found: Happened, stored: Stored | None
@@ -239,22 +245,31 @@ def _first(ripe: Sequence[tuple[Segment, Ripe]]) -> Sequence[tuple[Segment, Ripe
     return ripe[: max(1, int(np.searchsorted(total, _MOST_REQUESTS, "right")))]
 
 
-def _processes(wanted: Wanted) -> tuple[list[Process], dict[int, NDArray[np.int64]]]:
-    """The processes of the requests, each with the time in which these ran, and the rows of its requests."""
+def _slices(end: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Rows by their end (ns), in slices no longer than a model's period: a segment of the past may have hours."""
+    order = np.argsort(end, kind="stable")
+    while len(order):
+        count = int(np.searchsorted(end[order], end[order[0]] + PERIOD_S * SECOND_NS, "right"))
+        yield order[:count]
+        order = order[count:]
+
+
+def _processes(wanted: Wanted, some: NDArray[np.int64]) -> tuple[list[Process], dict[int, NDArray[np.int64]]]:
+    """The processes of some rows, each with the time in which its requests ran, and their rows."""
     key = np.array(wanted["process"], np.uint64)
     start, end = (np.array(wanted[name], np.int64) for name in ("start", "end"))
-    order = np.argsort(key, kind="stable")
-    begins = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1])[: len(key)])
+    order = some[np.argsort(key[some], kind="stable")]
+    begins = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1])[: len(order)])
     processes, rows = [], {}
-    for some in np.split(order, begins[1:]):
-        first = int(some[0])
+    for own in np.split(order, begins[1:]):
+        first = int(own[0])
         process = Process(
             int(key[first]),
             wanted["service"][first],
             wanted["instance"][first],
-            int(start[some].min()),
-            int(end[some].max()),
+            int(start[own].min()),
+            int(end[own].max()),
         )
         processes.append(process)
-        rows[process.key] = some
+        rows[process.key] = own
     return processes, rows
