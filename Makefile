@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system demo test test-fast test-stores test-vllm test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
+.PHONY: help setup system demo demo-day test test-fast test-stores test-vllm test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -67,6 +67,9 @@ system:  ## install the system packages that the tests use (apt, as root)
 
 demo: $(VENV)/.demo  ## run everything on this machine: engine, load, collector, dashboard, alerts
 	@$(BIN)/tokentrail demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
+
+demo-day: $(VENV)/.demo  ## show a synthetic day with five faults, without an engine: collector, dashboard
+	@$(BIN)/tokentrail demo --day $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 test: setup system  ## lint, type-check and run all tests
 	@$(MAKE) --no-print-directory lint

@@ -96,6 +96,7 @@ STORES = (
     "collector/api/test_incidents.py",
     "collector/api/test_burns.py",
     "collector/api/test_past_burns.py",
+    "collector/api/test_day.py",
     "collector/api/test_engines.py",
     "collector/api/test_summary.py",
     "collector/samples/test_api.py",

@@ -145,6 +145,10 @@ def demo(
     ] = Path(".demo"),
     slos: SlosFile = None,
     seed: Annotated[int, typer.Option(help="Seed of the workload: the same seed sends the same requests.")] = 7,
+    day: Annotated[
+        bool,
+        typer.Option("--day", help="Show a synthetic day with five faults instead, without an engine and a model."),
+    ] = False,
     port_otlp_http: OtlpHttpPort = None,
     port_otlp_grpc: OtlpGrpcPort = None,
     port_api: ApiPort = None,
@@ -159,8 +163,12 @@ def demo(
     ports = {"OTLP/HTTP": port_otlp_http, "OTLP/gRPC": port_otlp_grpc, "API": port_api, "dashboard": port_dashboard}
     ports |= {"engine": port_engine, "Prometheus": port_prometheus}
     from tokentrail.cli import demo as demo_
+    from tokentrail.cli.day import show
 
     try:
+        if day:
+            show.run(console(), seconds=seconds, home=home, slos=slos, seed=seed, ports=ports)
+            return
         problems = demo_.run(console(), seconds=seconds, home=home, slos=slos, seed=seed, ports=ports)
     except ProcessFailed as failure:
         fail(failure)
