@@ -149,6 +149,7 @@ class Service:
         api_server = http_server(api, "api", *split_address(settings.api))
         self.listeners = {server.name: server.url for server in (otlp_http, otlp_grpc, api_server)}
         """Name and address of everything that listens, with the real ports."""
+        self.status.listeners = self.listeners
         commits = [chain.commit for chain in chains]
         writers = [chain.writer for chain in chains]
         scrapers = open_scraper(settings, ingests, self.status)

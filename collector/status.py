@@ -126,6 +126,8 @@ class IngestStatus:
     unix_ns: Callable[[], int] = time.time_ns
     behind_after_s: float = 60.0
     """Data that has waited in a log for so long makes the collector degraded."""
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    """Name and address of everything that listens, with the real ports; set once, before the stages start."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _counts: Counter[str] = field(default_factory=Counter)
     _payloads_rejected: Counter[str] = field(default_factory=Counter)

@@ -20,6 +20,7 @@ from collector.api import (
     backup,
     changes,
     check,
+    collector,
     compare,
     differences,
     engines,
@@ -126,7 +127,8 @@ def create_app(
         verdict,
     )
     routers = [*(part.router(context) for part in parts), samples.router(context, status), overview.router(context)]
-    for router in (*routers, storage.router(usage, retention, status), backup.router(backups)):
+    own = (storage.router(usage, retention, status), collector.router(status), backup.router(backups))
+    for router in (*routers, *own):
         app.include_router(router, prefix="/api/v1", responses=errors, dependencies=[Depends(given_once)])
 
     @app.get("/healthz", tags=["process"], openapi_extra=problems.NO_KEY)

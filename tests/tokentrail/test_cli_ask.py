@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shlex
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -21,7 +22,7 @@ from tokentrail.cli.request import WIDTH, lines
 from tokentrail.cli.requests import follow, line
 
 MS = 1_000_000
-ASKING = ("requests", "request", "explain", "spans", "doctor", "tail", "backup")
+ASKING = ("status", "slos", "incidents", "requests", "request", "explain", "spans", "doctor", "tail", "backup")
 NOBODY = "http://127.0.0.1:9"
 """A proxy that no command uses."""
 SHOWN = sorted(
@@ -84,6 +85,43 @@ def api(collector):
     return ("--api", collector.urls["api"])
 
 
+def test_the_status_says_how_it_stands_and_what_to_type_next(collector, api):
+    told = run("status", *api)
+    assert told.exit_code == 3
+    head, *_, following = told.stdout.splitlines()
+    assert head.startswith("chat is not kept over 30 d: its budget is spent since ")
+    assert head.endswith(" UTC, and 66.66 % were good in the last hour, 90 % promised.")
+    assert ["chat", "90", "%", "66.66", "%", "3", "1", "−233", "%"] in [
+        text.split()[:9] for text in told.stdout.splitlines()
+    ]
+    assert following.startswith("next: tokentrail requests --start ")
+    assert " --cause kv_eviction --service cli --instance " in following
+    as_json = run("status", *api, "--json")
+    assert (as_json.exit_code, json.loads(as_json.stdout)["state"]) == (3, "spent")
+    quiet = run("status", *api, "--start=-2h", "--end=-1h")
+    assert (quiet.exit_code, quiet.stdout.splitlines()[0]) == (4, "No request ended in this range. None has ended yet.")
+    nobody = run("status", "--api", NOBODY)
+    assert (nobody.exit_code, "does not answer" in nobody.stderr) == (1, True)
+
+
+def test_slos_and_incidents_are_listed(collector, api):
+    listed = run("slos", *api)
+    assert [text.split()[0] for text in listed.stdout.splitlines()] == ["SLO", "chat", "none"]
+    assert "none: The SLO selected 0 of 3 requests of the last day" in listed.stderr
+    assert [slo["name"] for slo in json.loads(run("slos", *api, "--json", "--end=-1h").stdout)["slos"]] == [
+        "chat",
+        "none",
+    ]
+    heads, evicted, following = run("incidents", *api).stdout.splitlines()
+    assert heads.split()[:2] == ["cause", "since"]
+    assert [word in evicted for word in ("kv_eviction", "cli", "takes KV-cache blocks from running requests")] == [
+        True
+    ] * 3
+    assert len(run(*shlex.split(following)[2:], *api).stdout.splitlines()) == 1 + 3, "the command lists its requests"
+    assert json.loads(run("incidents", *api, "--json").stdout)["incidents"][0]["requests_affected"] == 3
+    assert "no incident since -1d" in run("incidents", *api, "--model", "nobody").stderr
+
+
 def test_an_empty_filter_is_refused_by_the_collector(api):
     refused = run("requests", "--status", "", *api)
     assert (refused.exit_code, "status" in refused.stderr) == (1, True)
@@ -98,6 +136,9 @@ def test_requests_are_listed_filtered_and_sorted(api):
     assert "100 ms" in rows[1]
     assert "decode 68 %" in rows[1]
     assert "error timeout" in rows[0]
+    assert {"good", "server", "tokentrail"} <= {*rows[1].split()}
+    for sort, part in (("ttft", "prefill 90 %"), ("tpot", "decode 100 %"), ("e2e", "decode 68 %")):
+        assert part in run("requests", *api, "--sort", sort).stdout.splitlines()[1]
     only = run("requests", *api, "--model", "first", "--model", "second", "--status", "ok", "--json").stdout
     assert [row["model"] for row in json.loads(only)["requests"]] == ["second", "first"]
     few = run("requests", *api, "--limit", "1")
@@ -223,7 +264,9 @@ def test_an_answer_whose_reading_fails_in_any_way_is_of_another_version(kind, mo
 def test_one_request_is_a_waterfall(collector, api):
     row, _ = detail_of(collector, "first")
     text = run("request", row["trace_id"], *api).stdout
-    head, about, ids, _, queued, prefill, decode, tokens, evicted, *rest = text.splitlines()
+    top, _, drawing = text.partition("\n\n")
+    head, about, ids, *_ = top.splitlines()  # and its causes, once they are known
+    queued, prefill, decode, tokens, evicted, *rest = drawing.splitlines()
     assert head == "chat first · ok stop · 5 → 12 tokens · TTFT 100 ms · TPOT 19.1 ms · E2E 310 ms"
     assert "class chat" in about
     assert "cached –" in about
@@ -248,13 +291,50 @@ def test_one_request_is_a_waterfall(collector, api):
     assert len(others) == 4
 
 
+def test_what_was_missed_and_where_the_time_went_stand_first():
+    miss = {"threshold": "ttft", "limit_s": 1.0, "value_s": 11.0, "over_s": 10.0}
+    row = dict.fromkeys(("e2e_s", "ttft_s", "tpot_s", "input_tokens", "output_tokens", "cached_tokens", "preemptions"))
+    row |= dict.fromkeys(("operation", "model", "error_type", "finish_reason", "service", "instance", "tenant"), "")
+    row |= {"status": "ok", "engine": "vllm", "slo_class": "", "start": "2026-11-22T10:00:00Z", "request_id": ""}
+    row |= {
+        "trace_id": "a" * 32,
+        "span_id": "b" * 16,
+        "verdicts": [{"slo": "chat", "verdict": "bad", "missed": [miss]}],
+    }
+    causes = [
+        {"cause": name, "of": of, "time_s": seconds, "excess_s": beyond}
+        for name, of, seconds, beyond in (
+            ("own_prompt", "ttft", 7.0, 6.5), ("others_prompts", "ttft", 4.0, None), ("alone", "rest", 2.0, -1.0),
+            ("wait_kv", "ttft", 0.5, 0.5), ("cold_start", "ttft", 0.1, 0.1), ("stall", "rest", 0.0, None),
+        )
+    ]  # fmt: skip
+    detail = {
+        "request": row,
+        "phases": [],
+        "tokens": [],
+        "events": [],
+        "steps": None,
+        "waits": [],
+        "interference": None,
+    }
+    detail |= {"longest_waits": [], "explained": {"level": "steps", "causes": causes}}
+    assert lines(detail)[3:7] == [
+        "bad for chat: TTFT 11.0 s, 1.00 s promised: 10.0 s over",
+        "before the first token: own_prompt 7.00 s (6.50 s beyond typical), others_prompts 4.00 s, wait_kv 500 ms "
+        "(500 ms beyond typical)",
+        "after it: alone 2.00 s",
+        "",
+    ]
+
+
 def test_a_request_in_flight_and_one_without_anything_are_drawn():
     row = dict.fromkeys(("e2e_s", "ttft_s", "tpot_s", "input_tokens", "output_tokens", "cached_tokens", "preemptions"))
     row |= dict.fromkeys(("operation", "model", "error_type", "finish_reason", "service", "instance", "tenant"), "")
     row |= {"status": "in_flight", "engine": "vllm", "slo_class": "", "start": "2026-11-22T10:00:00Z", "request_id": ""}
     row |= {"trace_id": "a" * 32, "span_id": "b" * 16}
     empty = {"request": row, "phases": [], "tokens": [], "events": [], "steps": None}
-    empty |= {"waits": [], "interference": None, "longest_waits": []}
+    empty |= {"waits": [], "interference": None, "longest_waits": [], "explained": None}
+    row["verdicts"] = []
     assert lines(empty)[0] == "request – · in_flight · – → – tokens · TTFT – · TPOT – · E2E –"
     phase = {"name": "queued", "offset_s": 0.0, "duration_s": 0.0}
     token = {"index": 0, "offset_s": 2.0, "duration_s": 2.0, "step": None}
@@ -342,8 +422,13 @@ def test_doctor_finds_a_collector_well_and_an_slo_that_judges_nothing(collector,
     (untold,) = [f for f in found if "tokentrail cli does not tell: " in f["detail"]]
     assert "cold start" in untold["detail"]
     assert "docs/sdk.md" in untold["fix"]
-    text = run("doctor", *api, "--otlp-http", collector.urls["otlp-http"], "--otlp-grpc", grpc).stdout
+    text = run("doctor", *api).stdout
     assert "warn SLO          none selected 0" in text
+    printed = [line.split() for line in text.splitlines()[:2]]
+    assert printed == [
+        ["ok", "OTLP/HTTP", collector.urls["otlp-http"]],
+        ["ok", "OTLP/gRPC", collector.urls["otlp-grpc"]],
+    ]
 
 
 def test_doctor_names_each_port_that_does_not_answer(collector):
@@ -393,8 +478,8 @@ def test_a_command_of_the_documentation_is_answered(collector, tmp_path, words):
     if "--api" in given:
         given[given.index("--api") + 1] = collector.urls["api"]
     done = run(*given, TOKENTRAIL_API_URL=collector.urls["api"])
-    well = (0, 1) if words[0] == "doctor" else (0,)  # it also looks at the usual ports, which another process may have
-    assert done.exit_code in well, done.output
+    well = 3 if words[0] == "status" else 0  # one of three requests failed
+    assert done.exit_code == well, done.output
     assert done.output
 
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.tokentrail.test_cli_demo import REQUEST
-from tokentrail.cli import dead_letters, doctor, request, requests, spans
+from tokentrail.cli import dead_letters, doctor, request, requests, spans, status
 from tokentrail.cli.output import console, note
 from tokentrail.shared.formatting import one_line
 
@@ -23,11 +23,33 @@ ROW = REQUEST | dict.fromkeys(("end", "start", "cached_tokens", "preemptions"))
 ROW |= dict.fromkeys(f"{phase}_s" for phase in ("queue", "cold_start", "prefill", "decode", "preempted"))
 ROW |= dict.fromkeys(("kv_transfer_s", "stalled_s"))
 ROW |= dict.fromkeys(("error_type", "finish_reason", "model", "tenant", "slo_class", "operation", "engine"), NAME)
-ROW |= dict.fromkeys(("service", "instance", "request_id"), NAME)
+ROW |= dict.fromkeys(("service", "instance", "request_id", "variant", "vantage"), NAME)
+MISS = {"threshold": "ttft", "limit_s": 0.1, "value_s": 0.123, "over_s": 0.023}
+ROW |= {"verdict": "bad", "verdicts": [{"slo": NAME, "verdict": "bad", "missed": [MISS]}]}
 SPAN = dict.fromkeys(("start", "name", "kind", "status"), NAME) | {"duration_s": 1.0, "resource": {NAME: NAME}}
 SPAN |= {"attributes": {NAME: NAME}, "events": [{"name": NAME, "attributes": {NAME: NAME}}]}
 NAMED = dict.fromkeys(("service", "scope", "name"), NAME) | {"spans": 1, "attribute_keys": [NAME]}
-NO_WAITS: dict[str, Any] = {"waits": [], "interference": None, "longest_waits": []}
+NO_WAITS: dict[str, Any] = {"waits": [], "interference": None, "longest_waits": [], "explained": None}
+
+
+COUNTS = {"total": 10, "excused": 0, "undetermined": 0, "in_flight_violations": 0, "lost": 0, "good": 8}
+OF_SLO = {
+    "requests": COUNTS,
+    "attainment": 0.8,
+    "budget_left": -1.0,
+    "exhausted_in_s": 0.0,
+    "burn": [],
+    "firing": "page",
+}
+SLO = OF_SLO | {"name": NAME, "objective": 0.9, "window_s": 86400.0, "groups": [OF_SLO | {"tenant": NAME}]}
+SLO |= {"groups_total": 1}
+BOX = {"severity": "page", "firing": True, "until_ns": None, "title": NAME, "sentence": NAME, "links": [], "inside": []}
+VERDICT = {"state": "broken", "sentence": NAME, "who": NAME, "why": NAME, "without": None, "slos": [SLO]}
+VERDICT |= {"links": [{"page": "explore", "params": {"slo": NAME}}], "boxes": [BOX | {"sentence": ""}, BOX]}
+INCIDENT = {"severity": "page", "firing": True, "cause": "engine_hung", "start": "2026-11-24T10:00:00Z", "end": None}
+INCIDENT |= {"requests_affected": 3, "slo": None, "tenant": None, "title": NAME}
+INCIDENT |= {"service": NAME, "instance": "", "process_tenant": NAME}
+INCIDENT |= {"requests": [{"parameters": {"service": NAME, "instance": NAME, "status": "in_flight"}, "total": 3}]}
 
 
 def letter(file):
@@ -47,16 +69,21 @@ def findings():
 @pytest.mark.parametrize(
     ("show", "times", "lines"),
     [
-        (lambda console, _: console.print(requests.table([ROW], console.width)), 4, 2),
-        (lambda console, _: requests.print_rows(console, [ROW], as_json=False), 4, 1),
-        (lambda console, _: request.show(console, detail()), 12, 6),
+        (lambda console, _: console.print(requests.table([ROW], console.width)), 7, 2),
+        (lambda console, _: requests.print_rows(console, [ROW], as_json=False), 7, 1),
+        (lambda console, _: request.show(console, detail()), 13, 7),
+        (lambda console, _: status.show(console, VERDICT), 9, 14),
+        (lambda console, _: status.show_incidents(console, [INCIDENT]), 5, 3),
         (lambda console, _: console.print(spans.names([NAMED])), 4, 2),
         (lambda console, _: spans.show(console, [SPAN]), 11, 4),
         (lambda console, file: console.print(dead_letters.table([letter(file)])), 3, 2),
         (lambda console, file: dead_letters.show(console, letter(file)), 4, 8),
         (lambda console, _: doctor.show(console, findings(), as_json=False), 2, 2),
     ],
-    ids=["requests", "tail", "request", "spans", "spans NAME", "dead-letters list", "dead-letters show", "doctor"],
+    ids=[
+        *("requests", "tail", "request", "status", "incidents", "spans", "spans NAME"),
+        *("dead-letters list", "dead-letters show", "doctor"),
+    ],
 )
 def test_a_name_of_others_is_printed_as_it_is_on_one_line(show, times, lines, tmp_path):
     file = tmp_path / "x.bin"
@@ -167,7 +194,7 @@ def test_the_waterfall_is_as_wide_as_the_terminal(columns, axis):
     printed = io.StringIO()
     whole = detail() | {"request": ROW | {"e2e_s": 10.0}, "phases": phases, "tokens": tokens, "events": [event]}
     request.show(Console(file=printed, width=columns), whole)
-    queued, decode, made, evicted = printed.getvalue().splitlines()[4:8]
+    queued, decode, made, evicted = printed.getvalue().splitlines()[5:9]
     assert queued.endswith(" 500 ms   5.0 %")
     assert max(len(line) for line in (queued, decode, made, evicted)) == len(decode) == axis + 31 <= columns
     assert (decode.index("█"), made.rindex("█"), evicted.index("▲")) == (13 + axis // 20, 12 + axis, 12 + axis)
@@ -194,7 +221,7 @@ LONG: dict[str, Any] = {
     "error_type": "timeout",
 }
 LONG |= {"tenant": "acme corporation", "slo_class": "chat", "ttft_s": 0.123, "tpot_s": 0.0191, "e2e_s": 12.3}
-LONG |= {"end": "2026-11-24T10:00:00.123Z", "prefill_s": 6.15}
+LONG |= {"end": "2026-11-24T10:00:00.123Z", "prefill_s": 6.15, "variant": "v2", "engine": "vllm", "vantage": "server"}
 
 
 @pytest.mark.parametrize(
@@ -205,17 +232,18 @@ LONG |= {"end": "2026-11-24T10:00:00.123Z", "prefill_s": 6.15}
         (57, "2026-11-24 10:00:00  ok timeo…  123 ms  19.1 ms  01234567"),
         (64, "2026-11-24 10:00:00  ok timeout  123 ms  19.1 ms  0123456789abcd"),
         (65, "2026-11-24 10:00:00  ok timeo…  123 ms  19.1 ms  12.3 s  01234567"),
-        (76, "2026-11-24 10:00:00  ok timeout  4→2     123 ms  19.1 ms  12.3 s  0123456789"),
-        (89, "2026-11-24 10:00:00  ok timeout  organisation…  4→2     123 ms  19.1 ms  12.3 s  01234567"),
+        (76, "2026-11-24 10:00:00  ok timeout  123 ms  19.1 ms  12.3 s  0123456789abcdef01"),
+        (82, "2026-11-24 10:00:00  ok timeo…  TTFT by 23.0 ms  123 ms  19.1 ms  12.3 s  01234567"),
         (
             112,
-            "2026-11-24 10:00:00  ok timeout  organisatio…  acme c…  "
-            "4→2     123 ms  19.1 ms  12.3 s  prefill 50 %   01234567",
+            "2026-11-24 10:00:00  ok timeout  TTFT by 23.0 ms  organisation model…  "
+            "4→2     123 ms  19.1 ms  12.3 s  01234567",
         ),
         (
             10_000,
-            "2026-11-24 10:00:00  ok timeout  organisation model 70b at fp8  acme corporation  chat   "
-            "4→2     123 ms  19.1 ms  12.3 s  prefill 50 %   0123456789abcdef0123456789abcdef",
+            "2026-11-24 10:00:00  ok timeout  bad      TTFT by 23.0 ms  organisation model 70b at fp8  v2       "
+            "acme corporation  chat   vllm    server   4→2     123 ms  19.1 ms  12.3 s  prefill 50 %  "
+            "0123456789abcdef0123456789abcdef",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from tokentrail.cli import asking, parts
+from tokentrail.cli import asking, parts, watching
 from tokentrail.cli.asking import AsJson
 from tokentrail.cli.output import UNWRAPPED, console, fail, print_json
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
@@ -235,6 +235,9 @@ def _become(module: str, context: typer.Context) -> NoReturn:
 
 
 for command in (
+    watching.status,
+    watching.slos,
+    watching.incidents,
     asking.requests,
     asking.request,
     asking.explain,

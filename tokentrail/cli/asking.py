@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokentrail.cli.output import console, fail, note, print_json
-from tokentrail.shared.formatting import data_until, one_line, without_user
+from tokentrail.cli.questions import ask as _ask
+from tokentrail.cli.questions import given as _filters
+from tokentrail.cli.questions import of_our_version as _of_our_version
+from tokentrail.cli.questions import tell_end as _tell_end
+from tokentrail.shared.formatting import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tokentrail.cli.api import Api
 
 ApiUrl = Annotated[str, typer.Option("--api", envvar="TOKENTRAIL_API_URL", help="Address of the collector's API.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-@contextmanager
-def _of_our_version() -> Iterator[None]:
-    """End the command with a sentence when an answer is of another form than it reads."""
-    from tokentrail.cli.api import other_form
-    from tokentrail.shared.connection import OTHER_FORM
-
-    try:
-        yield
-    except OTHER_FORM as error:
-        fail(RuntimeError(f"{other_form(error)}: install the same version of both, which tokentrail doctor compares"))
 
 
 @_of_our_version()
@@ -75,6 +64,10 @@ Engines = Annotated[
     list[str] | None, typer.Option("--engine", help="Only requests that this product answered: vllm, …")
 ]
 Classes = Annotated[list[str] | None, typer.Option("--slo-class", help="Only requests of this SLO class.")]
+Variants = Annotated[
+    list[str] | None, typer.Option("--variant", help="Only requests of this variant; may be repeated.")
+]
+Vantages = Annotated[list[str] | None, typer.Option("--vantage", help="Only requests measured there: server, client.")]
 StatusName = Annotated[
     str | None,
     typer.Option("--status", help="Only requests of this status: ok, error, cancelled, unknown, in_flight, lost."),
@@ -95,10 +88,6 @@ CauseName = Annotated[
 ]
 
 
-def _filters(**given: Any) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
-
-
 @_of_our_version()
 def requests(
     api: ApiUrl = "http://127.0.0.1:8080",
@@ -114,13 +103,18 @@ def requests(
     slo: SloName = None,
     verdict: VerdictName = None,
     cause: CauseName = None,
+    variant: Variants = None,
+    vantage: Vantages = None,
+    service: Annotated[str | None, typer.Option(help="Only requests to processes of this service.")] = None,
+    instance: Annotated[str | None, typer.Option(help="Only requests to this engine process.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List requests, the newest or the slowest first."""
+    """List requests, the newest or the slowest first: the thresholds missed, and what took most of the time."""
     from tokentrail.cli import requests as requests_
 
     filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, status=status)
-    filters |= _filters(slo=slo, verdict=verdict, cause=cause)
+    filters |= _filters(slo=slo, verdict=verdict, cause=cause, variant=variant, vantage=vantage)
+    filters |= _filters(service=service, instance=instance)
     answer = _ask(api, lambda client: client.get("requests", start=start, end=end, sort=sort, limit=limit, **filters))
     if as_json:
         print_json(answer)
@@ -130,7 +124,7 @@ def requests(
         note("no request matches. A request belongs to the window in which it ended; --start -1d looks further back")
         return
     terminal = console()
-    terminal.print(requests_.table(answer["requests"], terminal.width))
+    terminal.print(requests_.table(answer["requests"], terminal.width, sort))
     if (shown := len(answer["requests"])) < answer["total"]:
         note(f"{shown} of {answer['total']} requests; --limit prints more")
 
@@ -367,8 +361,12 @@ def check(
 
 def doctor(
     api: ApiUrl = "http://127.0.0.1:8080",
-    otlp_http: Annotated[str, typer.Option(help="Address to which engines send OTLP/HTTP.")] = "http://127.0.0.1:4318",
-    otlp_grpc: Annotated[str, typer.Option(help="Address to which engines send OTLP/gRPC.")] = "127.0.0.1:4317",
+    otlp_http: Annotated[
+        str | None, typer.Option(help="Address to which engines send OTLP/HTTP; without it, the API tells it.")
+    ] = None,
+    otlp_grpc: Annotated[
+        str | None, typer.Option(help="Address to which engines send OTLP/gRPC; without it, the API tells it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look for faults: ports, clocks, disk, engines that send nothing, SLOs that judge nothing."""
@@ -381,34 +379,3 @@ def doctor(
         fail(error)
     if not well:
         raise typer.Exit(1)
-
-
-def _tell_end(answer: Mapping[str, Any]) -> None:
-    """Say up to when an answer is complete, if that is before the end of its window."""
-    if until := data_until(answer["window"]):
-        note(until)
-
-
-def _ask(url: str, question: Callable[[Api], Any]) -> Any:
-    """Ask the API; an answer that is an error ends the command with the collector's own words."""
-    from httpx import DecodingError, HTTPError, HTTPStatusError
-
-    from tokentrail.cli.api import Api, NoSuchRequest
-    from tokentrail.shared.connection import ConnectionSettingError, in_words, way_out
-
-    try:
-        client = Api(url)
-    except ConnectionSettingError as error:
-        fail(error)
-    try:
-        return question(client)
-    except HTTPStatusError as error:
-        wanted = client.key_wanted(error.response.status_code)
-        fail(RuntimeError(client.problem(error.response) + (f": {wanted}" if wanted else "")))
-    except (DecodingError, NoSuchRequest) as error:
-        fail(error)
-    except HTTPError as error:
-        shown = without_user(url)
-        fail(RuntimeError(f"the collector at {shown} does not answer ({in_words(error)}): {way_out(error, '--api')}"))
-    finally:
-        client.close()

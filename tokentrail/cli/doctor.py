@@ -15,6 +15,7 @@ from rich.text import Text
 from tokentrail.cli import listeners
 from tokentrail.cli.api import Api, other_form
 from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
+from tokentrail.cli.processes import PORTS
 from tokentrail.shared.connection import OTHER_FORM, in_words, send_otlp, way_out, why_unanswered
 from tokentrail.shared.formatting import count, duration, instant, of_tenant, one_line, without_user
 from tokentrail.version import __version__
@@ -38,18 +39,34 @@ class Finding:
     fix: str = ""
 
 
-def examine(api_url: str, otlp_http: str, otlp_grpc: str) -> Iterator[Finding]:
-    """Yield the findings one by one. When the API does not answer, there are none about the stored rows."""
-    yield _otlp_http(otlp_http)
-    yield _otlp_grpc(otlp_grpc)
+def examine(api_url: str, otlp_http: str | None, otlp_grpc: str | None) -> Iterator[Finding]:
+    """Yield the findings one by one. When the API does not answer, there are none about the stored rows.
+
+    Without an address of OTLP, the collector's API tells it; the usual one is looked at if it does not.
+    """
     api = Api(api_url)
     try:
+        usual = {"otlp-http": f"http://127.0.0.1:{PORTS['OTLP/HTTP']}", "otlp-grpc": f"127.0.0.1:{PORTS['OTLP/gRPC']}"}
+        told = usual | (_listeners(api, api_url) if None in (otlp_http, otlp_grpc) else {})
+        yield _otlp_http(told["otlp-http"] if otlp_http is None else otlp_http)
+        yield _otlp_grpc(told["otlp-grpc"] if otlp_grpc is None else otlp_grpc)
         reachable = yield from _api(api, api_url)
         if reachable:
             for look in (_version, _storage, _engines, _slos, _unclaimed):
                 yield from _asked(look, api)
     finally:
         api.close()
+
+
+def _listeners(api: Api, api_url: str) -> dict[str, str]:
+    """The addresses of OTLP: the listeners' schemes and ports, on the host on which the API answered."""
+    try:
+        told = api.get("collector")["listeners"]
+        host = httpx.URL(api_url).host
+        at = {name: httpx.URL(address).copy_with(host=host) for name, address in told.items()}
+    except (httpx.HTTPError, httpx.InvalidURL, *OTHER_FORM):
+        return {}
+    return {name: str(address) for name, address in at.items()}
 
 
 def _asked(look: Callable[[Api], Iterator[Finding]], api: Api) -> Iterator[Finding]:

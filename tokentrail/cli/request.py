@@ -24,6 +24,7 @@ WIDTH: Final = 64
 _LEAST_WIDTH: Final = 16
 _BESIDE: Final = 31
 """Columns beside the axis: the name, the duration and the share."""
+_MOST_CAUSES: Final = 3
 _LEVELS: Final = "·▁▂▃▄▅▆▇█"
 
 
@@ -40,6 +41,8 @@ def lines(detail: Mapping[str, Any], width: int = WIDTH) -> list[str]:
     whole = row["e2e_s"] or max(_known_offsets(detail["tokens"]), default=0.0)
     return [
         *_head(row),
+        *_missed(row),
+        *_causes(detail),
         "",
         *(_bar(p["name"], p["offset_s"], p["duration_s"], whole, width) for p in detail["phases"]),
         *_tokens(detail["tokens"], whole, width),
@@ -71,6 +74,32 @@ def _head(row: Mapping[str, Any]) -> list[str]:
         f"preemptions {count(row['preemptions'])}",
         f"trace {row['trace_id']} span {row['span_id']}" + (f" id {row['request_id']}" if row["request_id"] else ""),
     ]
+
+
+def _missed(row: Mapping[str, Any]) -> list[str]:
+    """A line for each threshold that was missed: the promise, and by how much."""
+    return [
+        f"bad for {verdict['slo']}: {miss['threshold'].upper()} {duration(miss['value_s'])}, "
+        f"{duration(miss['limit_s'])} promised: {duration(miss['over_s'])} over"
+        for verdict in row["verdicts"]
+        for miss in verdict["missed"]
+    ]
+
+
+def _causes(detail: Mapping[str, Any]) -> list[str]:
+    """The largest causes of the time before the first token and after it, with the time beyond typical requests."""
+    found = []
+    for of, title in (("ttft", "before the first token"), ("rest", "after it")):
+        causes = [one for one in (detail["explained"] or {"causes": []})["causes"] if one["of"] == of]
+        told = [_cause(one) for one in causes[:_MOST_CAUSES] if one["time_s"]]
+        found += [f"{title}: {', '.join(told)}"] if told else []
+    return found
+
+
+def _cause(cause: Mapping[str, Any]) -> str:
+    beyond = cause["excess_s"]
+    more = f" ({duration(beyond)} beyond typical)" if beyond is not None and beyond > 0 else ""
+    return f"{cause['cause']} {duration(cause['time_s'])}{more}"
 
 
 def _bar(name: str, offset_s: float, duration_s: float, whole_s: float, width: int) -> str:

@@ -23,20 +23,30 @@ _LATE_S: Final = 10.0
 collector stores a trickle every five seconds."""
 _STYLES: Final = {"ok": "green", "error": "red", "cancelled": "yellow", "in_flight": "cyan"}
 _HEADS: Final = (
-    *("end (UTC)", "status", "model", "tenant", "class"),
-    *("tokens", "TTFT", "TPOT", "E2E", "longest phase", "trace"),
+    *("end (UTC)", "status", "verdict", "missed", "model", "variant", "tenant", "class", "engine", "vantage"),
+    *("tokens", "TTFT", "TPOT", "E2E", "longest part", "trace"),
 )
-_LEAST: Final = {"status": 9, "model": 12, "tenant": 7, "class": 7, "trace": 8}
+_LEAST: Final = {
+    "status": 9, "model": 12, "tenant": 7, "class": 7, "trace": 8, "variant": 7, "engine": 6, "longest part": 12,
+}  # fmt: skip
 """Characters that a cell is cut to at most: a trace is found by eight digits. Times and numbers are never cut."""
-_LEFT_OUT: Final = ("class", "tenant", "longest phase", "model", "tokens", "E2E", "TPOT", "TTFT", "end (UTC)")
+_LEFT_OUT: Final = (
+    *("vantage", "engine", "variant", "verdict", "class", "tenant", "longest part", "model", "tokens", "missed"),
+    *("E2E", "TPOT", "TTFT", "end (UTC)"),
+)
 """Columns that a narrow terminal has no room for, in this order."""
 _GAP: Final = 2
 _PHASES: Final = ("queue", "cold_start", "prefill", "decode", "preempted", "kv_transfer", "stalled")
+_OF_LATENCY: Final = {
+    "ttft": ("queue", "cold_start", "prefill", "kv_transfer"),
+    "tpot": ("decode", "preempted", "stalled"),
+}
+"""The phases that a latency is made of; of the others, all."""
 
 
-def table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
-    """One line for each request, in so many columns of a terminal."""
-    cut = [cells(*_cells(row)) for row in rows]
+def table(rows: Sequence[Mapping[str, Any]], width: int, sort: str = "end") -> Table:
+    """One line for each request, in so many columns of a terminal. The longest part is one of the latency of `sort`."""
+    cut = [cells(*_cells(row, sort)) for row in rows]
     columns = dict(zip(_HEADS, zip(*cut, strict=True), strict=True))
     columns["end (UTC)"] = tuple(Text(cell.plain.removesuffix(" UTC")) for cell in columns["end (UTC)"])
     full = {head: max(cell_len(head), *(cell.cell_len for cell in column)) for head, column in columns.items()}
@@ -71,28 +81,44 @@ def line(row: Mapping[str, Any]) -> str:
     return "  ".join(cell.plain for cell in cells(*_cells(row)))
 
 
-def _cells(row: Mapping[str, Any]) -> list[str | Text]:
+def _cells(row: Mapping[str, Any], sort: str = "end") -> list[str | Text]:
     status = row["status"] + (f" {short(row['error_type'])}" if row["error_type"] else "")
     return [
         clock(row["end"]),
         Text(one_line(status), style=_STYLES.get(row["status"], "")),
-        *(short(row[key]) for key in ("model", "tenant", "slo_class")),
+        Text(row["verdict"], style="red" if row["verdict"] == "bad" else ""),
+        missed(row),
+        *(short(row[key]) for key in ("model", "variant", "tenant", "slo_class", "engine", "vantage")),
         f"{count(row['input_tokens'])}→{count(row['output_tokens'])}",
         duration(row["ttft_s"]),
         tpot(row),
         duration(row["e2e_s"]),
-        _longest_phase(row),
+        _longest_part(row, sort),
         row["trace_id"],
     ]
 
 
-def _longest_phase(row: Mapping[str, Any]) -> str:
-    """The phase that took most of the request, with its share of E2E."""
-    known = {name: row[f"{name}_s"] for name in _PHASES if row[f"{name}_s"]}
-    if not known or not row["e2e_s"]:
+def missed(row: Mapping[str, Any]) -> str:
+    """The thresholds that a request missed, and by how much at most: `TTFT by 400 ms`."""
+    over: dict[str, float] = {}
+    for verdict in row["verdicts"]:
+        for miss in verdict["missed"]:
+            over[miss["threshold"]] = max(miss["over_s"], over.get(miss["threshold"], 0.0))
+    return ", ".join(f"{name.upper()} by {duration(s)}" for name, s in over.items()) or UNDEFINED
+
+
+def _longest_part(row: Mapping[str, Any], sort: str) -> str:
+    """The phase that took most of the latency by which the list is sorted, with its share of it.
+
+    Of TTFT the time before the first token, of TPOT the time after it, else of E2E. Undefined where that is not known.
+    """
+    first_s, whole_s = row["ttft_s"], row["e2e_s"]
+    of_s = {"ttft": first_s, "tpot": None if None in (first_s, whole_s) else whole_s - first_s}.get(sort, whole_s)
+    known = {name: row[f"{name}_s"] for name in _OF_LATENCY.get(sort, _PHASES) if row[f"{name}_s"]}
+    if not known or not of_s:
         return UNDEFINED
     name = max(known, key=lambda phase: known[phase])
-    return f"{name} {known[name] / row['e2e_s'] * 100:.0f} %"
+    return f"{name} {min(1.0, known[name] / of_s) * 100:.0f} %"
 
 
 def follow(

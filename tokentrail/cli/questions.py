@@ -1,0 +1,63 @@
+"""How commands ask a collector's API, and what they say when it does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tokentrail.cli.output import fail, note
+from tokentrail.shared.formatting import data_until, without_user
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tokentrail.cli.api import Api
+
+
+@contextmanager
+def of_our_version() -> Iterator[None]:
+    """End the command with a sentence when an answer is of another form than it reads."""
+    from tokentrail.cli.api import other_form
+    from tokentrail.shared.connection import OTHER_FORM
+
+    try:
+        yield
+    except OTHER_FORM as error:
+        fail(RuntimeError(f"{other_form(error)}: install the same version of both, which tokentrail doctor compares"))
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given, as parameters."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def tell_end(answer: Mapping[str, Any]) -> None:
+    """Say up to when an answer is complete, if that is before the end of its window."""
+    if until := data_until(answer["window"]):
+        note(until)
+
+
+def ask(url: str, question: Callable[[Api], Any]) -> Any:
+    """Ask the API; an answer that is an error ends the command with the collector's own words."""
+    from httpx import DecodingError, HTTPError, HTTPStatusError
+
+    from tokentrail.cli.api import Api, NoSuchRequest
+    from tokentrail.shared.connection import ConnectionSettingError, in_words, way_out
+
+    try:
+        client = Api(url)
+    except ConnectionSettingError as error:
+        fail(error)
+    try:
+        return question(client)
+    except HTTPStatusError as error:
+        wanted = client.key_wanted(error.response.status_code)
+        fail(RuntimeError(client.problem(error.response) + (f": {wanted}" if wanted else "")))
+    except (DecodingError, NoSuchRequest) as error:
+        fail(error)
+    except HTTPError as error:
+        shown = without_user(url)
+        fail(RuntimeError(f"the collector at {shown} does not answer ({in_words(error)}): {way_out(error, '--api')}"))
+    finally:
+        client.close()

@@ -1,0 +1,93 @@
+"""The commands that say how the promises stand: status, slos, incidents."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tokentrail.cli.asking import ApiUrl, AsJson, Classes, End, Engines, Models, Start, Tenants
+from tokentrail.cli.output import console, note, print_json
+from tokentrail.cli.questions import ask, given, of_our_version, tell_end
+
+
+@of_our_version()
+def status(
+    api: ApiUrl = "http://127.0.0.1:8080",
+    start: Start = "-15m",
+    end: End = "now",
+    model: Models = None,
+    tenant: Tenants = None,
+    engine: Engines = None,
+    slo_class: Classes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether the SLOs are kept (status 0), are not or soon will not be (3), or nobody knows (4)."""
+    from tokentrail.cli import status as status_
+
+    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class)
+    answer = ask(api, lambda client: client.get("verdict", start=start, end=end, **filters))
+    if as_json:
+        print_json(answer)
+    else:
+        tell_end(answer)
+        status_.show(console(), answer)
+    raise typer.Exit(status_.EXIT[answer["state"]])
+
+
+@of_our_version()
+def slos(
+    api: ApiUrl = "http://127.0.0.1:8080",
+    end: End = "now",
+    model: Models = None,
+    tenant: Tenants = None,
+    engine: Engines = None,
+    slo_class: Classes = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the SLOs over their own windows: attainment, budget, burn, and the tenants of each."""
+    from tokentrail.cli import status as status_
+
+    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, end=end)
+    answer = ask(api, lambda client: client.get("slos", start="1970-01-01T00:00:00Z", **filters))
+    if as_json:
+        print_json(answer)
+        return
+    tell_end(answer)
+    if not answer["slos"]:
+        note("the collector has no SLOs: start it with --slos FILE, docs/slos.md describes the file")
+        return
+    console().print(status_.slos(answer["slos"]))
+    for slo in answer["slos"]:
+        if slo["warning"]:
+            note(f"{slo['name']}: {slo['warning']}")
+
+
+@of_our_version()
+def incidents(
+    api: ApiUrl = "http://127.0.0.1:8080",
+    start: Annotated[str, typer.Option(help="Start of the window: -1d, RFC 3339, or unix seconds.")] = "-1d",
+    end: End = "now",
+    model: Models = None,
+    tenant: Tenants = None,
+    engine: Engines = None,
+    slo_class: Classes = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what fires, then what is over, each newest first, with the commands that list the requests."""
+    from tokentrail.cli import status as status_
+
+    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class)
+    answer = ask(api, lambda client: client.get("incidents", start=start, end=end, **filters))
+    if as_json:
+        print_json(answer)
+        return
+    tell_end(answer)
+    if not answer["incidents"]:
+        note(f"no incident since {start}")
+    else:
+        status_.show_incidents(console(), answer["incidents"])
+    if outside := answer["firing_outside"]:
+        note(f"{outside} more {'fires' if outside == 1 else 'fire'}, which the filters leave out")
+    for cause, n in answer["left_out"].items():
+        note(f"{n} more of {cause} are not listed: a shorter window lists them")
