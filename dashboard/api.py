@@ -24,6 +24,7 @@ OFFER_TIMEOUT_S = 10.0
 """The page waits for the lists that the filters offer, and can do without them."""
 CACHE_S = 2.0
 LABELS_S = 60.0
+HISTORY_S = 600.0
 CLIENT_S = 600.0
 _OF_PROXIES = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 """With these, and without JSON, a proxy answers when nobody does behind it."""
@@ -104,6 +105,28 @@ def fetch_seldom(query: Query) -> dict[str, Any]:
         return _found(api_url(), login.key(), query)
     except _Unanswered:
         return {}
+
+
+@st.cache_data(ttl=HISTORY_S, max_entries=200, show_spinner=False)
+def _kept(base: str, key: str | None, query: Query) -> dict[str, Any]:
+    found = _asked(base, key, query, OFFER_TIMEOUT_S)
+    if isinstance(found, Problem):
+        raise _Unanswered
+    return found
+
+
+def fetch_kept(query: Query) -> dict[str, Any]:
+    """What is over and changes no more: an answer is used for `HISTORY_S` seconds. A Problem gives nothing."""
+    try:
+        return _kept(api_url(), login.key(), query)
+    except _Unanswered:
+        return {}
+
+
+def forget() -> None:
+    """Forget all answers."""
+    for remembered in (_fetched, _found, _kept):
+        remembered.clear()
 
 
 def answer(http: httpx.Client, query: Query, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | Problem:

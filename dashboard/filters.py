@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from dashboard import address
 from dashboard.api import ask, fetch_seldom
@@ -116,6 +118,8 @@ def header(page: str) -> View:
     Returns the selection; the pages read it with `selected()`.
     """
     labels = _kept(page)
+    if brushed := st.session_state.pop("next range", None):
+        set_range(*brushed)
     slos, is_there = offered_slos()
     slo = st.selectbox(
         "SLO",
@@ -198,8 +202,24 @@ def _move(start: str, end: str, by: tuple[float, float]) -> None:
 def set_range(begin: datetime, until: datetime) -> None:
     """Show the time from `begin` to `until`. For callbacks: before the header is drawn."""
     st.session_state["range"] = CUSTOM
-    st.session_state["start"], st.session_state["end"] = written(begin), written(until)
+    times = {"start": written(begin), "end": written(until)}
+    st.session_state.update(times)
+    with suppress(StreamlitAPIException):  # boxes that are there write their values into the URL, and new ones do not
+        address.put(**times)
     address.let_go()
+
+
+def show_range(begin: datetime, until: datetime) -> None:
+    """Show the time from `begin` to `until`: for what a reader has brushed in a page's body."""
+    st.session_state["next range"] = begin, until
+    st.rerun()
+
+
+def around(at: datetime, view: View) -> tuple[datetime, datetime]:
+    """A range as long as that of `view` that ends a little after a moment, and not in the future."""
+    length = instant(view.end) - instant(view.start)
+    until = min(at + length / 20, address.moment())
+    return until - length, until
 
 
 def _custom() -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,39 +10,6 @@ from typing import Any
 from tokentrail.shared.formatting import duration, instant
 
 Json = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class NotEnded:
-    """How many requests are in flight, how many of these are late, and how many are lost; None: nobody can tell."""
-
-    in_flight: int | None
-    late: int | None
-    lost: int | None
-
-    @classmethod
-    def of(
-        cls, requests: Json, engines: Sequence[Json] | None, chosen: Mapping[str, Collection[str]] | None = None
-    ) -> NotEnded:
-        """Counts of zero say nothing when no engine announces its requests. Without a list of engines they stand.
-
-        `chosen` are the values of labels by which the requests were selected. Only engines that have them can tell.
-        """
-        counts = (requests["in_flight"], requests["in_flight_violations"], requests["lost"])
-        announced = engines is None or any(
-            told["told"] == "full"
-            for engine in engines
-            if _has(engine, chosen or {})
-            for told in engine["tells"]
-            if told["what"] == "in_flight"
-        )
-        return cls(*counts) if announced or any(counts) else cls(None, None, None)
-
-
-def _has(engine: Json, chosen: Mapping[str, Collection[str]]) -> bool:
-    """An engine has one of the chosen values of each label that is known of engines."""
-    own = {"engine": [engine["engine"]], "model": engine["models"], "variant": engine["variants"]}
-    return all(set(own[label]) & set(values) for label, values in chosen.items() if label in own)
 
 
 @dataclass(frozen=True)
@@ -67,8 +34,8 @@ def on_grid(answer: Json, names: Sequence[str], window: Json, missing: float | N
     Pass 0 for rates (nothing happened); leave None for percentiles and gauges (the value is unknown). A bucket that is
     not over and complete yet is left out: a few requests would make a cliff of it.
     """
-    known_until = _unix(window["complete_until"])
     step = float(answer["step_s"])
+    known_until = _unix(window["complete_until"])
     found = {_unix(point["t"]): point for point in answer["points"]}
     first, last = _unix(window["start"]) // step, _unix(window["end"]) // step
     grid = [round(index * step, 6) for index in range(int(first), int(last) + 1)]

@@ -62,6 +62,8 @@ class VerdictOut(Answer):
     """What fires, causes before symptoms, then what is over and the changes, the newest first; 50 at most."""
     slos: list[SloOut]
     """Every SLO over its own window, as `/slos` with the same parameters has it."""
+    firing_outside: int
+    """Incidents that fire and that the filters leave out, as `/incidents` counts them."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
     """The answer of `/verdict`: numbers of SLOs at the window's end, incidents and changes inside it."""
     evaluated = slos(reader, window).slos
     counted = count(reader, window, vantage, reader.slos)
-    found = incidents(reader, window).incidents
+    told_incidents = incidents(reader, window)
+    found = told_incidents.incidents
     boxed = boxes(reader, window, found, changes(reader, window).changes)
     last_ns = None if counted.requests.total else _last_ended_ns(reader, window)
     told = _told(reader, window, evaluated, counted, found, last_ns)
@@ -103,6 +106,7 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
         links=links,
         boxes=boxed,
         slos=evaluated,
+        firing_outside=told_incidents.firing_outside,
     )
 
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, tzinfo
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -36,7 +37,7 @@ STYLE = """
   [data-testid="stColumn"] {min-width: min(100%, 17.25rem)}
   [data-testid="stColumn"] [data-testid="stColumn"] {min-width: 0}
   /* A row of eight numbers becomes two rows of four, and then four of two, before a word is cut. */
-  :is(.st-key-traffic, .st-key-saturation, .st-key-request-numbers) {
+  .st-key-request-numbers {
     container-type: inline-size;
     [data-testid="stColumn"] {min-width: 0}
     @container (width < 62rem) {[data-testid="stColumn"] {min-width: calc(25% - 1rem)}}
@@ -51,13 +52,12 @@ STYLE = """
   .st-key-header [class*="st-key-chip-"] button {border-radius: 1rem; min-height: 1.9rem; padding: .1rem .7rem}
   .st-key-moves button {min-height: 1.9rem; padding: 0 .15rem}
   @media (max-width: 640px) {[data-testid="stMainBlockContainer"] {padding: 4.2rem 1rem 2rem}}
-  .st-key-firing {gap: .5rem}
-  .st-key-firing [class*="st-key-incident-"] {border-left: 4px solid #ef4444; background: rgba(239,68,68,.07)}
-  .st-key-firing [class*="st-key-incident-"] {padding: .45rem .8rem; gap: .15rem}
-  .tt-bar {height: 6px; border-radius: 3px; background: rgba(128,136,150,.22); overflow: hidden; margin: .1rem 0 .3rem}
-  .tt-bar div {height: 100%; border-radius: 3px}
 </style>
 """
+
+
+ANSWERS = (Path(__file__).parents[1] / "answers.css").read_text(encoding="utf-8")
+"""The looks of the HTML that pages make of answers: classes that begin with `tt-`."""
 
 
 def title(name: str) -> None:
@@ -67,7 +67,7 @@ def title(name: str) -> None:
 
 def style() -> None:
     """Apply the styles that Streamlit's theme cannot express."""
-    st.html(STYLE)
+    st.html(f"{STYLE}<style>{ANSWERS}</style>")
 
 
 def problem(found: Problem) -> None:
@@ -181,13 +181,6 @@ def _interval(every_s: float, took_s: float) -> float:
 
 def _crowds(interval_s: float, took_s: float) -> bool:
     return took_s > interval_s / 3 and interval_s < _INTERVALS_S[-1]
-
-
-def bar(share: float | None, colour: str) -> None:
-    """A thin bar filled to `share` of 0…1. It is full when more than all is spent, and None draws nothing."""
-    if share is not None:
-        filled = 1.0 if share < 0 else min(1.0, share)
-        st.html(f'<div class="tt-bar"><div style="width:{filled:.1%};background:{colour}"></div></div>')
 
 
 def table(rows: Sequence[Json], **options: Any) -> None:

@@ -1,186 +1,154 @@
-"""The page Now: firing incidents, SLOs, latency, traffic and goodput, saturation, incidents and cold starts."""
+"""The page Now: is the promise kept, what broke, since when, who is hit, and where to look next."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
 import streamlit as st
 
-from dashboard import charts, components
-from dashboard.api import Problem, ask, fetch
-from dashboard.components import metric
-from dashboard.filters import View, selected
-from dashboard.transform import Json, NotEnded, goodput, on_grid, thresholds
-from dashboard.views import events, slos
-from tokentrail.shared.formatting import count, duration, estimate, instant, percent, plain, rate
+from dashboard import components, filters, palette
+from dashboard.api import Problem, Query, ask, fetch, fetch_kept, fetch_seldom
+from dashboard.components import small
+from dashboard.components.small import Band, Board, Chart, Line
+from dashboard.filters import View, selected, written
+from dashboard.links import from_ns
+from dashboard.transform import Json, goodput, on_grid
+from dashboard.views import happened, slos
+from tokentrail.shared.formatting import instant
 
-LATENCIES = ("ttft", "tpot", "e2e")
+STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
+POINTS = 96
+MOST_HISTORIES = 12
+"""SLOs whose history is asked for: each costs the collector 0.1 s of CPU in ten minutes."""
+CHARTED = ("requests", "goodput", "attainment", "running", "waiting", "kv_usage")
 
 
 def page() -> None:
     """Draw the page. It refreshes itself while its range ends now."""
-    view = selected()
-    components.refreshed(body, view)
+    components.refreshed(body, selected())
 
 
 def body(view: View) -> None:
-    """Ask for everything at once, and draw the answer."""
-    found = fetch(ask("overview", view.params, slo=view.slo))
-    overview = components.last_known("overview", found, view)
-    if overview is None:
+    """The sentence first, then the numbers behind it: each part by itself, all of one moment."""
+    told = fetch(ask("verdict", view.params))
+    found = components.last_known("verdict", told, view)
+    if found is None:
         return
-    window = overview["summary"]["window"]
-    is_empty, is_old = _never_seen(overview), isinstance(found, Problem)
-    if is_empty:
+    engines = fetch_seldom(ask("engines", start="-30d"))
+    if _never_seen(found, engines):
         components.no_data()
-    components.span(window, view.zone)
-    events.firing(
-        overview["incidents"],
-        view,
-        instant(window["end"]),
-        is_heard=not (is_empty or is_old),
-        is_judged=_is_judged(overview["summary"]["requests"]),
-    )
-    slos.cards(overview["slos"]["slos"], _engines(overview))
-    latencies(overview, view)
-    traffic(overview, view)
-    if overview["engines"] is None:
-        components.for_one_tenant()
         return
-    saturation(overview, view)
-    events.table(overview["incidents"], view)
+    window = found["window"]
+    components.span(window, view.zone)
+    with st.container(key="verdict"):
+        happened.verdict(found, view, is_old=isinstance(told, Problem))
+    with st.container(key="slos", border=True):
+        slos.table(found["slos"], _histories(found["slos"], window), view)
+    if found["state"] == "quiet":
+        happened.quiet(found, view)
+    else:
+        charts(view, found, engines)
+    with st.container(key="happened", border=True):
+        happened.happened(found["boxes"], view)
+    happened.lines(engines.get("engines", []))
 
 
-def _engines(overview: Json) -> list[Json] | None:
-    return None if overview["engines"] is None else overview["engines"]["engines"]
+def _never_seen(verdict: Json, engines: Json) -> bool:
+    """Nothing was ever sent: no request, and no sign of an engine."""
+    nothing = verdict["state"] == "quiet" and verdict["last_request_ns"] is None and not verdict["boxes"]
+    return nothing and "engines" in engines and not engines["engines"]
 
 
-def _never_seen(overview: Json) -> bool:
-    requests, engines = overview["summary"]["requests"], overview["engines"]
-    return engines is not None and not (requests["total"] + requests["in_flight"] or engines["engines"])
+def _histories(found: list[Json], window: Json) -> Mapping[str, Json]:
+    """The attainment of each SLO over its window, in steps that are over."""
+    end = instant(window["end"])
+    answers = {}
+    for slo in found[:MOST_HISTORIES]:
+        step_s = 3600 * slos.history_step_h(slo)
+        last = datetime.fromtimestamp(end.timestamp() // step_s * step_s, UTC)
+        first = last - timedelta(seconds=slo["window_s"] // step_s * step_s)
+        times = [("start", written(first)), ("end", written(last)), ("step", f"{step_s}s")]
+        answer = fetch_kept(ask("timeseries", times, metric="attainment", slo=slo["name"]))
+        if answer:
+            answers[slo["name"]] = answer
+    return answers
 
 
-def _is_judged(requests: Json) -> bool:
-    """An SLO selects a request that ended in the range, or there is none."""
-    return not requests["unselected"] or bool(requests["unselected"] < requests["total"] + requests["lost"])
+def step_s(window: Json) -> int:
+    """The width of the charts' buckets: a round one for 96 or fewer."""
+    return next((step for step in STEPS_S if window["seconds"] <= step * POINTS), STEPS_S[-1])
 
 
-def latencies(overview: Json, view: View) -> None:
-    """TTFT, TPOT and E2E: percentiles of the range and over time."""
-    st.subheader("Latency", help="Exact percentiles of requests that ended ok in this range. Dashed: SLO thresholds. "
-                 "Shaded: cold starts, KV-eviction storms, engine processes that were lost or hang.")  # fmt: skip
-    for column, name in zip(st.columns(3), LATENCIES, strict=True):
-        with column.container(border=True, key=f"tail-{name}"):
-            latency(name, overview, view)
+def charts(view: View, verdict: Json, engines: Json) -> None:
+    """Four small charts with one crosshair: requests, attainment, batches and queues, KV caches."""
+    window = verdict["window"]
+    asked: dict[str, Query] = {
+        name: ask("timeseries", view.params, metric=name, slo=view.slo, step=f"{step_s(window)}s") for name in CHARTED
+    }
+    of_processes = CHARTED[3:] if engines.get("engines") else ()
+    found = {name: fetch(asked[name]) for name in (*CHARTED[:3], *of_processes)}
+    if problems := {answer.title: answer for answer in found.values() if isinstance(answer, Problem)}:
+        for problem in problems.values():
+            components.problem(problem)
+    known = {name: answer for name, answer in found.items() if not isinstance(answer, Problem)}
+    promised = next((float(slo["objective"]) for slo in verdict["slos"] if slo["name"] == view.slo), None)
+    drawn = [chart for chart in drawable(known, window, view.slo, promised) if chart.is_known]
+    if not drawn:
+        return
+    times = on_grid(next(iter(known.values())), ("value",), window).times
+    with st.container(key="charts", border=True):
+        board = Board(times, step_s(window), window, view.zone, drawn, bands(verdict["boxes"], window))
+        chosen = small.draw(board, "now-charts")
+    if chosen:
+        filters.show_range(*chosen)
 
 
-def latency(name: str, overview: Json, view: View) -> None:
-    """One latency: its percentiles, the number of requests behind them, its chart."""
-    summary = overview["summary"]
-    label, now = name.upper(), summary[f"{name}_s"]
-    for column, quantile in zip(st.columns(3), ("p50", "p95", "p99"), strict=True):
-        with column:
-            metric(label, estimate(duration(now.get(quantile)), _error(summary, name, quantile)), quantile=quantile)
-    series = on_grid(overview["timeseries"][name], ("p50", "p95", "p99"), summary["window"])
-    allowed = thresholds(overview["slos"]["slos"], name, view.slo)
-    rest = f"Requests: {count(now.get('count'))} · mean {duration(now.get('mean'))} · max {duration(now.get('max'))}"
-    st.caption(f"{rest}  \n{plain(charts.legend(series, allowed))}")
-    figure = charts.latency(series, allowed, summary["window"], view.zone, overview["incidents"]["incidents"])
-    charts.show(figure, f"chart-{name}")
+def drawable(known: Mapping[str, Json], window: Json, slo: str | None, promised: float | None) -> list[Chart]:
+    """The charts, also those without a value."""
+    series = {
+        name: on_grid(answer, ("value",), window, missing=0.0 if name == "requests" else None)
+        for name, answer in known.items()
+    }
+    if "requests" in series and "goodput" in series:
+        series["goodput"] = goodput(known["goodput"], series["requests"], window)
 
+    def lines(*of: tuple[str, str, str]) -> list[Line]:
+        return [small.line(series[name], "value", title, colour) for name, title, colour in of if name in series]
 
-def _error(summary: Json, name: str, quantile: str) -> str | None:
-    """The standard error of a percentile that was estimated from sampled requests."""
-    of_latency = (summary["errors"] or {}).get("percentiles", {}).get(f"{name}_s")
-    return None if of_latency is None else duration(of_latency[quantile])
-
-
-def traffic(overview: Json, view: View) -> None:
-    """Requests, good requests and requests in flight: counts, rates and attainment."""
-    st.subheader("Traffic and goodput")
-    summary, slo = overview["summary"], view.slo
-    requests, flow, good = summary["requests"], summary["throughput"], summary["goodput"]
-    open_ones = NotEnded.of(requests, _engines(overview), view.chosen)
-    errors, judged = summary["errors"], good["requests_per_s"] is not None
-    goodput_error = errors and rate(errors["requests_good"] / summary["window"]["seconds"], "/s")
-    numbers = [
-        (
+    return [
+        Chart("Requests", "rate", lines(("requests", "ended", palette.QUIET), ("goodput", "good", palette.MAIN))),
+        Chart(
             "Attainment",
-            estimate(percent(summary["attainment"]), errors and percent(errors["attainment"])),
-            f"{count(requests['unselected'])} are in no SLO"
-            if requests["unselected"]
-            else "of all SLOs, in this range",
+            "ratio",
+            lines(("attainment", slo or "all SLOs", palette.MAIN)),
+            top=1.0,
+            limits=[] if promised is None else [("promised", promised)],
         ),
-        ("Goodput", estimate(rate(good["requests_per_s"], "/s"), goodput_error), "in this range"),
-        ("Requests/s", rate(flow["requests_per_s"], "/s"), None),
-        (
-            "Output tokens/s",
-            rate(flow["output_tokens_per_s"], "/s"),
-            f"{rate(good['output_tokens_per_s'], '/s')} good",
+        Chart(
+            "Requests in engines",
+            "count",
+            lines(("running", "running", palette.MAIN), ("waiting", "waiting", palette.WARN)),
+            log=True,  # a burst makes a queue of thousands
         ),
-        (
-            "Requests",
-            estimate(count(requests["total"]), errors and count(errors["requests_total"])),
-            f"{count(requests['good'] if judged else None)} good",
-        ),
-        ("Failed", count(requests["failed"]), f"{count(requests['cancelled'])} cancelled"),
-        (
-            "In flight",
-            count(open_ones.in_flight),
-            "no engine announces requests" if open_ones.late is None else f"{count(open_ones.late)} late",
-        ),
-        ("Lost", count(open_ones.lost), None),
+        Chart("KV cache", "ratio", lines(("kv_usage", "fullest", palette.MAIN)), top=1.0),
     ]
-    with st.container(border=True, key="traffic"):
-        for column, (label, value, note) in zip(st.columns(len(numbers)), numbers, strict=True):
-            with column:
-                metric(label, value, note=note)
-    left, right = st.columns(2)
-    window, over_time = summary["window"], overview["timeseries"]
-    with left.container(border=True):
-        st.markdown("**Requests per second**")
-        ended = on_grid(over_time["requests"], ("value",), window, missing=0.0)
-        figure = charts.traffic(ended, goodput(over_time["goodput"], ended, window), window, view.zone)
-        charts.show(figure, "chart-traffic")
-    with right.container(border=True):
-        st.markdown(f"**Attainment** of {plain(slo)}; dashed: its objective" if slo else "**Attainment**")
-        promised = next((float(s["objective"]) for s in overview["slos"]["slos"] if s["name"] == slo), None)
-        series = on_grid(over_time["attainment"], ("value",), window)
-        figure = charts.attainment(series, promised, window, view.zone)
-        charts.show(figure, "chart-attainment")
 
 
-def saturation(overview: Json, view: View) -> None:
-    """Batches, queues and KV caches, now and over time, and the table of engine processes."""
-    st.subheader("Saturation")
-    summary, over_time = overview["summary"], overview["timeseries"]
-    window, queue, caches = summary["window"], summary["queue_s"], overview["kv"]["engines"]
-    fullest = max((cache["usage"] for cache in caches if cache["usage"] is not None), default=None)
-    numbers = [
-        ("Running", "", _total(caches, "running")),
-        ("Waiting", "", _total(caches, "waiting")),
-        ("Queue", "p50", duration(queue.get("p50"))),
-        ("Queue", "p99", duration(queue.get("p99"))),
-        ("ITL", "p99", duration(summary["itl_s"].get("p99"))),
-        ("KV used", "", percent(fullest)),
-        ("KV blocks evicted", "", _total(caches, "evicted_blocks")),
-        ("Preemptions", "", _total(caches, "preemptions")),
-    ]
-    with st.container(border=True, key="saturation"):
-        for column, (name, quantile, value) in zip(st.columns(len(numbers)), numbers, strict=True):
-            with column:
-                metric(name, value, quantile=quantile)
-    left, right = st.columns(2)
-    with left.container(border=True):
-        st.markdown("**Requests in the engine processes**")
-        running, waiting = (on_grid(over_time[name], ("value",), window) for name in ("running", "waiting"))
-        charts.show(charts.queue(running, waiting, window, view.zone), "chart-queue")
-    with right.container(border=True):
-        st.markdown("**KV cache**")
-        used = on_grid(over_time["kv_usage"], ("value",), window)
-        evicted = on_grid(over_time["kv_evictions"], ("value",), window, missing=0.0)
-        charts.show(charts.kv(used, evicted, window, view.zone), "chart-kv")
-
-
-def _total(caches: list[Json], field: str) -> str:
-    """A count summed over engine processes; undefined when none reports it."""
-    known = [cache[field] for cache in caches if cache[field] is not None]
-    return count(sum(known) if known else None)
+def bands(boxes: list[Json], window: Json) -> list[Band]:
+    """What happened, as bands above the charts: causes and changes, and burns that nothing explains."""
+    start, end = instant(window["start"]), instant(window["end"])
+    found = []
+    for box in boxes:
+        first = from_ns(box["since_ns"])
+        last = (
+            end if box["until_ns"] is None and box["kind"] != "change" else from_ns(box["until_ns"] or box["since_ns"])
+        )
+        if last >= start and first <= end:
+            name = (
+                box["title"]
+                if box["kind"] in ("change", "slo_burn")
+                else f"{happened.KINDS.get(box['kind'], box['kind'])} {box['instance'] or box['service'] or ''}"
+            )
+            found.append(Band(max(first, start), last, name, palette.CAUSES.get(box["kind"], palette.QUIET)))
+    return found

@@ -12,13 +12,14 @@ from collector.api.requests import RequestsQuery
 from collector.exposition import metrics
 from collector.measure.cold_starts import ColdStartOut
 from collector.measure.request_rows import RequestRow
+from collector.measure.verdict import State
 from collector.slo.conditions import CAUSES
 from collector.slo.counts import Counts
 from collector.slo.model import Dimension, Thresholds
 from collector.slo.severity import SEVERITIES, BurnSeverity
 from collector.store.definitions import read_schema
 from dashboard import filters, palette
-from dashboard.views import events, slos
+from dashboard.views import happened, slos
 from tests.contract.commands import PACKAGES
 from tokentrail.cli import live
 from tokentrail.semconv import Phase, Status, Wait
@@ -91,7 +92,9 @@ def test_statuses_are_the_wire_names():
 
 def test_causes_and_severities_have_colours_on_the_dashboard():
     assert palette.CAUSES.keys() == set(CAUSES)
-    assert events.SEVERITY_COLOURS.keys() == set(SEVERITIES)
+    assert happened.LOOKS.keys() == set(SEVERITIES)
+    assert happened.KINDS.keys() >= set(CAUSES)
+    assert happened.STATES.keys() == set(get_args(State))
     assert set(get_args(BurnSeverity)) <= slos.STATES.keys()
 
 

@@ -79,6 +79,5 @@ def finished(page: Page) -> None:
 
 def settled(page: Page) -> None:
     """Wait until the page has drawn its numbers and charts and has stopped running."""
-    page.locator('[data-testid="stMetric"]').first.wait_for()
-    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    page.locator('[data-testid="stMain"] :is(canvas, .js-plotly-plot .main-svg)').first.wait_for()
     finished(page)

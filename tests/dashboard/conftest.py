@@ -8,7 +8,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.dashboard.browser import browsing, chromium, streamlit
+from tests.dashboard.browser import PAGES, browsing, chromium, streamlit
 from tests.dashboard.feed import Engine
 from tests.support.collector import Collector
 
@@ -92,3 +92,41 @@ def page():
         context = browser.new_context(viewport={"width": 1440, "height": 1200}, reduced_motion="reduce")
         context.set_default_timeout(240_000)
         yield context.new_page()
+
+
+TRACE = "a" * 32
+"""The trace id that pages of one request are asked for."""
+
+
+@pytest.fixture
+def show(monkeypatch):
+    """Run a page over the answer to each path of the API; the last page that it drew. `show.asked` is what it asked."""
+    from streamlit.testing.v1 import AppTest  # late: it takes a second
+    from streamlit.util import calc_hash
+
+    from dashboard import api
+
+    asked: list[tuple[str, dict[str, str]]] = []
+
+    def show(page, answers, address="http://127.0.0.1:8080", **query):
+        def answer(request):
+            path = request.url.path.removeprefix("/api/v1/")
+            asked.append((path, dict(request.url.params)))
+            told = answers(path)
+            return told if isinstance(told, httpx.Response) else httpx.Response(200, json=told)
+
+        monkeypatch.setenv("TOKENTRAIL_API_URL", address)
+        client = httpx.Client(base_url="http://collector/api/v1/", transport=httpx.MockTransport(answer))
+        monkeypatch.setattr(api, "_client", lambda *_: client)
+        api.forget()
+        app = AppTest.from_file(str(PAGES), default_timeout=300)
+        app._page_hash = calc_hash(page)
+        if page == "request":
+            app.query_params["trace_id"] = TRACE
+        for name, value in query.items():
+            app.query_params[name] = value
+        return app.run()
+
+    show.asked = asked  # type: ignore[attr-defined]
+    yield show
+    api.forget()

@@ -1,17 +1,9 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
-
-import plotly.graph_objects as go
 import pytest
 
-from dashboard import charts
-from dashboard.charts import in_reach, joined, latency, legend
 from dashboard.filters import refresh_s
 from dashboard.transform import (
-    NotEnded,
-    Series,
     goodput,
     idle_last,
     missed,
@@ -23,7 +15,6 @@ from dashboard.transform import (
     thresholds,
 )
 from dashboard.waterfall import extent, figure
-from tokentrail.shared.formatting import instant
 
 WINDOW = {"start": "2026-11-21T10:00:03Z", "end": "2026-11-21T10:00:40Z", "complete_until": "2026-11-21T10:00:40Z"}
 
@@ -112,66 +103,12 @@ def slo(name="chat", **more):
     return {"name": name, "thresholds": limits, "firing": None, "attainment": 0.99, "budget_left": 0.8} | more
 
 
-def test_thresholds_and_where_they_are_drawn():
+def test_thresholds_of_one_slo_or_of_all():
     slos = [slo(), slo("other"), slo("all", thresholds={"ttft_s": 9.0, "tpot_s": None, "e2e_s": 60.0})]
     allowed = thresholds(slos, "ttft", None)
     assert allowed == {"chat": 0.5, "other": 0.5, "all": 9.0}
     assert thresholds(slos, "ttft", "all") == {"all": 9.0}
     assert thresholds(slos, "e2e", "chat") == {}
-    series = Series([], {"p99": [0.4, None]})
-    assert in_reach(series, allowed) == [0.5]
-    assert legend(series, allowed) == "Dashed: chat, other ≤ 500 ms. Above the chart: all ≤ 9.00 s."
-    assert legend(series, {}) == "No SLO limits it."
-
-
-def test_incidents_shade_the_part_of_the_window_that_they_took():
-    past = {"cause": "cold_start", "start": "2026-11-21T09:00:00Z", "end": "2026-11-21T10:00:10Z"}
-    lasting = {"cause": "engine_hung", "start": "2026-11-21T10:00:20Z", "end": None}
-    burn = {"cause": "slo_burn", "start": "2026-11-21T10:00:20Z", "end": None}
-    series = Series([], {"p50": [], "p95": [], "p99": []})
-    drawn = latency(series, {"chat": 0.5}, WINDOW, UTC, [past, lasting, burn])
-    _threshold, *bands = go.Figure(drawn.to_dict()).layout.shapes
-    assert [(band.x0[-2:], band.x1[-2:]) for band in bands] == [("03", "10"), ("20", "40")]
-
-
-def test_incidents_at_the_same_time_are_one_shade():
-    at = [instant(f"2026-11-21T10:00:{second:02d}Z") for second in (0, 10, 20, 30, 40)]
-    assert joined([(at[2], at[3]), (at[0], at[1])]) == [(at[0], at[1]), (at[2], at[3])]
-    assert joined([(at[0], at[2]), (at[1], at[3]), (at[3], at[4])]) == [(at[0], at[4])]
-    assert joined([(at[0], at[4]), (at[1], at[2])]) == [(at[0], at[4])]
-    assert joined([]) == []
-    lost, evicted = (
-        {"cause": cause, "start": "2026-11-21T10:00:00Z", "end": None} for cause in ("engine_lost", "kv_eviction")
-    )
-    series = Series([], {"p50": [], "p95": [], "p99": []})
-    drawn = latency(series, {}, WINDOW, UTC, [lost, evicted, *[lost] * 448])
-    assert len(drawn.shapes) == 2
-
-
-def test_every_chart_is_a_figure_that_plotly_accepts_on_the_readers_clock():
-    times = [datetime(2026, 11, 21, 10, 0, 10, tzinfo=UTC)]
-    series = Series(times, {name: [0.5] for name in ("p50", "p95", "p99", "value")})
-    zone = ZoneInfo("Asia/Kolkata")
-    drawn = [
-        latency(series, {"chat": 0.5}, WINDOW, zone),
-        charts.traffic(series, series, WINDOW, zone),
-        charts.attainment(series, 0.95, WINDOW, zone),
-        charts.queue(series, series, WINDOW, zone),
-        charts.kv(series, series, WINDOW, zone),
-    ]
-    for chart in drawn:
-        figure = go.Figure(chart.to_dict())  # raises for a property that plotly does not know
-        assert figure.layout.xaxis.range == ("2026-11-21T15:30:03", "2026-11-21T15:30:40")
-        assert all(trace.x == ("2026-11-21T15:30:10",) and trace.y == (0.5,) for trace in figure.data)
-    assert [len(chart.to_dict()["data"]) for chart in drawn] == [3, 2, 1, 2, 2]
-    assert [len(chart.shapes) for chart in drawn] == [1, 0, 1, 0, 0]
-
-
-def test_a_point_without_neighbours_is_large_enough_to_be_seen():
-    values = [0.5, None, 0.5, None, 0.5, 0.5]
-    times = [datetime(2026, 11, 21, 10, 0, second, tzinfo=UTC) for second in range(len(values))]
-    (curve,) = charts.attainment(Series(times, {"value": values}), None, WINDOW, UTC).to_dict()["data"]
-    assert curve["marker"]["size"] == [7, 3, 7, 3, 3, 3]
 
 
 def test_missed_thresholds_in_words():
@@ -272,47 +209,6 @@ def test_a_token_of_an_unknown_step_names_none():
     assert not any("None" in text for text in texts)
 
 
-@pytest.mark.parametrize(
-    ("told", "counts", "shown"),
-    [
-        (["none"], (0, 0, 0), NotEnded(None, None, None)),
-        (["partly"], (0, 0, 0), NotEnded(None, None, None)),
-        ([], (0, 0, 0), NotEnded(None, None, None)),
-        (["none", "full"], (0, 0, 0), NotEnded(0, 0, 0)),
-        (["none"], (3, 1, 0), NotEnded(3, 1, 0)),
-        (["partly"], (0, 0, 2), NotEnded(0, 0, 2)),
-        (None, (0, 0, 0), NotEnded(0, 0, 0)),
-    ],
-)
-def test_no_request_in_flight_is_known_only_when_an_engine_announces_its_requests(told, counts, shown):
-    requests = dict(zip(("in_flight", "in_flight_violations", "lost"), counts, strict=True))
-    others = {"what": "requests", "told": "full"}
-    labels = {"engine": "vllm", "models": [], "variants": []}
-    engines = told and [{**labels, "tells": [others, {"what": "in_flight", "told": mark}]} for mark in told]
-    assert NotEnded.of(requests, [] if told == [] else engines) == shown
-
-
-@pytest.mark.parametrize(
-    ("chosen", "known"),
-    [
-        ({}, True),
-        ({"engine": ["vllm", "tokentrail"]}, True),
-        ({"engine": ["vllm"]}, False),
-        ({"model": ["m", "other"], "variant": ["fast"]}, True),
-        ({"model": ["m"], "variant": ["other"]}, False),
-        ({"tenant": ["acme"], "vantage": ["server"]}, True),
-    ],
-)
-def test_engines_that_were_not_asked_about_say_nothing_of_requests_in_flight(chosen, known):
-    tells = [[{"what": "in_flight", "told": told}] for told in ("full", "none")]
-    engines = [
-        {"engine": "tokentrail", "models": ["m"], "variants": ["fast", "slow"], "tells": tells[0]},
-        {"engine": "vllm", "models": ["m"], "variants": [], "tells": tells[1]},
-    ]
-    requests = {"in_flight": 0, "in_flight_violations": 0, "lost": 0}
-    assert NotEnded.of(requests, engines, chosen).in_flight == (0 if known else None)
-
-
 GAP = [TOKENS[0], token(3, None, 0.7, 5)]
 
 
@@ -322,9 +218,3 @@ def test_a_token_behind_a_missing_one_is_not_drawn():
     drawn = [text for bar in figure(trail(tokens=GAP)).data for text in bar.hovertext or () if "token" in text]
     assert [text.split("<")[0] for text in drawn] == ["token 0"]
     assert figure(trail(tokens=GAP[1:])) is None
-
-
-@pytest.mark.parametrize(("until", "shaded"), [("30", [("2026-11-21T10:00:30", "2026-11-21T10:00:40")]), ("40", [])])
-def test_the_end_of_which_requests_may_be_on_their_way_is_shaded(until, shaded):
-    chart = charts.Chart(WINDOW | {"complete_until": f"2026-11-21T10:00:{until}Z"}, UTC).to_dict()
-    assert [(shape["x0"], shape["x1"]) for shape in chart["layout"]["shapes"]] == shaded

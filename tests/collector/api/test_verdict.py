@@ -58,6 +58,10 @@ class TestBroken:
         assert first["title"] == "See the 70 requests"
         assert api("requests", **first["params"])["total"] == 70
         assert answer["slos"] == api("slos")["slos"]
+        assert answer["firing_outside"] == 0
+        others = api("verdict", tenant="nobody")
+        assert others["firing_outside"] == api("incidents", tenant="nobody")["firing_outside"] == 1
+        assert [slo["requests"]["total"] for slo in others["slos"]] == [0] * len(others["slos"])
         assert nested(answer) == [("change", ["slo_burn"])]
         (change,) = answer["boxes"]
         assert (change["bad"], change["title"]) == (64, "engine has a new variant: v2")
