@@ -98,10 +98,10 @@ class BoxOut(Box):
     inside: list[Box]
 
 
-def named(text: str) -> str:
-    """A name of others in a sentence: on one line, and not longer than 80 characters."""
+def named(text: str, longest: int = _LONGEST_NAME) -> str:
+    """A name of others in a sentence: on one line, and not longer than so many characters."""
     flat = one_line(text)
-    return flat if len(flat) <= _LONGEST_NAME else f"{flat[: _LONGEST_NAME - 1]}…"
+    return flat if len(flat) <= longest else f"{flat[: longest - 1]}…"
 
 
 def boxes(reader: Reader, window: Window, incidents: Sequence[Incident], changes: Sequence[Change]) -> list[BoxOut]:

@@ -29,6 +29,8 @@ _TIMES_BEFORE: Final = 2
 _LEAST_SHARE: Final = 0.6
 _LEAST_LIFT: Final = 2.0
 _MOST_NAMED: Final = 3
+_LONGEST_TEXT: Final = 240
+"""Characters of what a process says of its requests, the names of others in it included."""
 _WORDS: Final = {
     "input_tokens": "have prompts of {} tokens",
     "output_tokens": "have answers of {} tokens",
@@ -100,7 +102,7 @@ def _why(top: TopCause | None, found: Explanation) -> str | None:
     if top is not None and top.cause != "unexplained":
         return f"Cause: {top.group} ({percent(top.share)} of what they took beyond good requests)."
     if not found.selected.requests:
-        texts = [named(one.text) for one in found.not_ended if one.bad][:_MOST_NAMED]
+        texts = [named(one.text, _LONGEST_TEXT) for one in found.not_ended if one.bad][:_MOST_NAMED]
         return f"None of them has ended. {'; '.join(texts)}." if texts else None
     if top is None and found.parts and not found.parts[0].share and found.selected.explained:
         failed = found.selected.failed / found.selected.requests
