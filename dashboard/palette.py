@@ -28,6 +28,7 @@ PHASES: Final = {
 
 CAUSES: Final = {
     "kv_eviction": "#ef4444",
+    "kv_wait": "#f97316",
     "cold_start": "#8b5cf6",
     "slo_burn": "#f59e0b",
     "engine_lost": "#db2777",

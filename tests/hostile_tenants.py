@@ -43,8 +43,10 @@ QUERIES = (
 OF_PROCESSES = {"kv": "engines", "engines": "engines", "cold_starts": "cold_starts", "samples": "processes",
                 "samples/latencies": "latencies", "incidents": "incidents"}  # fmt: skip
 """What an admin asks, and the list in which the good tenant's processes are."""
-OF_THE_MOMENT = re.compile(r"_(created|timestamp_seconds)$|^tokentrail_slo_(attainment|budget|burn|exhaustion)")
-"""Metrics that depend on when a collector looked: the API answers for the same moment."""
+OF_THE_MOMENT = re.compile(
+    r"_(created|timestamp_seconds)$|_(cause|culprit|held_up)_|^tokentrail_slo_(attainment|budget|burn|exhaustion)"
+)
+"""Metrics that depend on when a collector looked, or explained: the API answers for the same moment."""
 
 
 _SERIES = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.MULTILINE)

@@ -21,6 +21,7 @@ from collector.api.problems import bad_parameter
 from collector.measure import verdicts
 from collector.measure.answers import WindowOut
 from collector.measure.evaluation import open_requests
+from collector.measure.held_up import by_kv
 from collector.measure.hops import read_hops, without_doubles
 from collector.measure.in_flight import InFlight
 from collector.measure.reader import Reader
@@ -57,10 +58,11 @@ class RequestsQuery(LatencyQuery):
     process_tenant: Name | None = Field(
         None, description="only requests to processes of this tenant; empty: to those that belong to all tenants"
     )
-    cause: Literal["kv_eviction", "cold_start"] | None = Field(
+    cause: Literal["kv_eviction", "kv_wait", "cold_start"] | None = Field(
         None,
-        description="only requests that lost KV-cache blocks while they ran, or that ended, had waited for a cold "
-        "start and overlap the time",
+        description="only requests that lost KV-cache blocks while they ran; that ended in the time and had waited for "
+        "such blocks for half of the time until their first token; or that ended, had waited for a cold start and "
+        "overlap the time",
     )
     cause_start: Time | None = Field(None, description="of `cause`: from then on. Without it, from the window's start")
     cause_end: Time | None = Field(None, description="of `cause`: until then. Without it, until the window's end")
@@ -91,7 +93,7 @@ def router(ctx: Context) -> APIRouter:
         reader = ctx.reader()
         for name in ("cause_start", "cause_end"):
             if query.cause is None and getattr(query, name) is not None:
-                raise bad_parameter(name, "is the time of a cause: give cause=kv_eviction or cause=cold_start too")
+                raise bad_parameter(name, "is the time of a cause: give cause=kv_eviction, kv_wait or cold_start too")
         slo = None if query.slo is None else find_slo(reader.slos, query.slo)
         asked = window = query.window(reader)
         told = WindowOut.of(window, reader.complete_ns)
@@ -123,11 +125,13 @@ def router(ctx: Context) -> APIRouter:
 
 
 def _caused(query: RequestsQuery, window: Window, now_ns: int) -> Fragment:
-    """The requests that a cause touched. An announcement does not tell that its request waits for a cold start."""
-    if query.cause == "cold_start" and query.status in ("in_flight", "lost"):
+    """The requests that a cause touched. An announcement does not tell for what its request waits."""
+    if query.cause != "kv_eviction" and query.status in ("in_flight", "lost"):
         return FALSE
     start_ns = window.start_ns if query.cause_start is None else query.cause_start.at(now_ns)
     end_ns = window.end_ns if query.cause_end is None else query.cause_end.at(now_ns)
+    if query.cause == "kv_wait":
+        return by_kv(start_ns, end_ns)
     touched = part("lost_kv_blocks", {}) if query.cause == "kv_eviction" else part("waited_for_cold_start", {})
     return Fragment(touched.sql, {"cause_start_ns": start_ns, "cause_end_ns": end_ns})
 

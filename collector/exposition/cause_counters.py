@@ -8,6 +8,7 @@ from typing import Any, Final
 from collector.causes.names import PARTS
 from collector.exposition import metrics
 from collector.exposition.series import SECOND_NS, Labels, LabelSets, Series, is_other
+from collector.measure.held_up import held_up
 from collector.sql.fragment import Fragment
 from tokentrail.semconv import Phase
 
@@ -33,15 +34,10 @@ def _sums(values: Sequence[str]) -> Fragment:
     return Fragment(f"[{', '.join(f'sum(weight * ({value}))' for value in values)}]")
 
 
-def _held(reason: str) -> str:
-    time = f"ttft_wait_{reason}_us"
-    return f"{time} > 0 AND 2 * toUInt64({time}) >= {' + '.join(f'ttft_{name}_us' for name in PARTS)}"
-
-
 SUMS: Final[Mapping[str, Fragment]] = {
     "before": _sums([f"ttft_{name}_us" for name in PARTS]),
     "after": _sums([f"rest_{name}_us" for name in PARTS]),
-    "held": _sums([_held(reason) for reason in REASONS]),
+    "held": _sums([held_up(reason) for reason in REASONS]),
     "phases": _sums([*PHASES.values()]),
 }
 """What the queries `segment_causes` and `segment_requests` add up."""

@@ -38,7 +38,7 @@ LEAST_INSIDE: Final = 0.6
 """A burn stands inside a cause in whose process and time so many of its bad requests are."""
 _LEAST_LIFT: Final = 2.0
 """Of a change, these must be so many times commoner among the bad than among the good: it does not end."""
-_FIRST: Final = ("engine_lost", "engine_hung", "kv_eviction")
+_FIRST: Final = ("engine_lost", "engine_hung", "kv_eviction", "kv_wait")
 _LASTING: Final = ("change", "process")
 _LAST: Final = ("cold_start", *_LASTING, "slo_burn")
 """Causes before symptoms; any other kind is between the two."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
+from collector.measure.held_up import kv_waits
 from collector.measure.incident import Incident
 from collector.measure.process_incidents import cold_starts, evictions, processes_in_trouble
 from collector.measure.reader import Reader
@@ -18,7 +19,7 @@ from collector.measure.window import Window
 from collector.process import by_turns
 from collector.slo.conditions import Cause
 
-_OF_PROCESSES: Final = frozenset({"kv_eviction", "cold_start"})
+_OF_PROCESSES: Final = frozenset({"kv_eviction", "kv_wait", "cold_start"})
 """Causes that are found in rows of engine processes, which have no tenant."""
 MOST_OF_A_KIND = 500
 """One answer holds at most so many incidents of a cause: those that fire, then the newest."""
@@ -40,6 +41,7 @@ FINDERS: Final[Mapping[Cause, Callable[[Reader, Window], Iterator[Incident]]]] =
     "engine_lost": processes_in_trouble,
     "engine_hung": processes_in_trouble,
     "kv_eviction": evictions,
+    "kv_wait": kv_waits,
     "cold_start": cold_starts,
 }
 """The function that finds each cause; one function may find several."""

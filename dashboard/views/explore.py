@@ -17,7 +17,11 @@ from tokentrail.shared.formatting import UNDEFINED, clock, count, instant, of_te
 SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
 STATUSES = ("ok", "error", "cancelled", "unknown", "in_flight", "lost")
 VERDICTS = ("good", "bad", "undetermined", "excused", "unselected", "pending")
-CAUSES = {"kv_eviction": "lost KV-cache blocks", "cold_start": "waited for a cold start"}
+CAUSES = {
+    "kv_eviction": "lost KV-cache blocks",
+    "kv_wait": "waited for KV-cache blocks",
+    "cold_start": "waited for a cold start",
+}
 ROWS = (20, 50, 200, 1000)
 """Rows on a page."""
 MILLISECONDS = {

@@ -83,7 +83,8 @@ CauseName = Annotated[
     str | None,
     typer.Option(
         "--cause",
-        help="Only requests that lost KV-cache blocks (kv_eviction), or that waited for a cold start (cold_start).",
+        help="Only requests that lost KV-cache blocks (kv_eviction), that waited for some (kv_wait), or that waited "
+        "for a cold start (cold_start).",
     ),
 ]
 
