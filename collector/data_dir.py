@@ -10,7 +10,7 @@ from collector.store.errors import StoreError
 from tokentrail.shared import private_files
 
 _OURS: Final = re.compile(
-    r"(wal|wal_\w+|store|lock|keys|audit|counters|dead_letters|damaged_parts|retention_clock|settings|lost\+found"
+    r"(wal|wal_\w+|store|lock|keys|audit|counters|dead_letters|damaged_parts|retention_clock|slo_history|settings|lost\+found"
     r"|logs|up-slos|tokentrail-folder)(\..*)?"
 )
 """Names of what the collector, `restore` and `up` put there, and of the folder of a new file system."""

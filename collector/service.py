@@ -42,7 +42,9 @@ from collector.samples.setup import open_scraper
 from collector.settings import Settings, split_address
 from collector.signals import SIGNALS, Signal
 from collector.slo.burn import burn_rules, load_windows
-from collector.slo.model import Slo, load_slos
+from collector.slo.cells import Cells
+from collector.slo.model import Slo
+from collector.slo_file import SloFile
 from collector.sql.fragment import TRUE
 from collector.stage import Stage
 from collector.status import IngestStatus
@@ -83,8 +85,7 @@ class Service:
         self.status = IngestStatus(behind_after_s=settings.lost_after_s + PAUSE * settings.segment_age_s)
         self._lock_file = lock_folder(settings.data_dir)
         retention = parse_retention(settings.retention)
-        slos = load_slos(settings.slos) if settings.slos else ()
-        check_windows(slos, retention)
+        slos = SloFile(settings.slos, partial(_check_slos, retention=retention), folder=settings.data_dir)
         opener = StoreOpener(settings.store_dsn, self.status, settings.decoding)
         self.store = opener.store
         expiry = Expiry(
@@ -185,7 +186,7 @@ class Service:
 
 def build_api(
     store: Store,
-    slos: Sequence[Slo],
+    slos: Sequence[Slo] | SloFile,
     status: IngestStatus,
     *,
     lost_after_s: float,
@@ -205,9 +206,7 @@ def build_api(
     after one that brings samples. `logs` hold the payloads that are not in the store yet; without logs, the store has
     all. Raises `InfeasibleSlo` when no burn-rate rule can watch one of the SLOs. `clock` gives unix nanoseconds.
     """
-    windows = load_windows()
-    for slo in slos:
-        burn_rules(slo, windows)
+    slo_file = slos if isinstance(slos, SloFile) else SloFile(slos=slos, check=_check_slos, clock=clock)
     limits = limits or QueryLimits()
     of_scrapes = {
         "max_execution_time": limits.timeout_s,
@@ -217,7 +216,7 @@ def build_api(
     own_queries = Queries(store, lambda: of_scrapes)
     filled = FilledTables(own_queries)
     claims = None if store.embedded else EarlyClaims(store)
-    counters = StoreCounters(own_queries, filled, slos, clock=clock, folder=data_dir, claims=claims)
+    counters = StoreCounters(own_queries, filled, slo_file.slos(), clock=clock, folder=data_dir, claims=claims)
     lost_after_ns = round(lost_after_s * 1e9)
     heard_until: Callable[[], int] = clock
     complete_until: Callable[[], int] = clock
@@ -226,7 +225,7 @@ def build_api(
         complete_until = heard_until.complete_until
     queries = Queries(store, query_settings)
     times = clock, heard_until, complete_until
-    source = Source(queries, tuple(slos), windows, lost_after_ns, *times, counters.given_up_ns)
+    source = Source(queries, slo_file, load_windows(), lost_after_ns, *times, counters.given_up_ns)
     of_own = replace(source, queries=own_queries)
     usage = Usage(store, data_dir, lambda: of_scrapes)
     live = Live(
@@ -234,7 +233,7 @@ def build_api(
         Processes(own_queries, filled, lost_after_ns=lost_after_ns),
         own_queries,
         usage,
-        slos,
+        slo_file.slos,
         _evaluation(source, store, of_scrapes),
         lambda evaluated: reasons(Reader(of_own, ""), _until_now(of_own), evaluated),
         clock=clock,
@@ -243,7 +242,7 @@ def build_api(
     )
     app = create_app(
         Context(source, counters.clocks),
-        MetricsPage(live, status, usage, heard_until=heard_until, tls=tls),
+        MetricsPage(live, status, usage, heard_until=heard_until, slo_file=slo_file, tls=tls),
         status,
         usage,
         retention,
@@ -266,9 +265,18 @@ def _evaluation(source: Source, store: Store, settings: Mapping[str, Any]) -> Ca
 
     def evaluated() -> list[SloOut]:
         comment["log_comment"] = f"tokentrail evaluation {next(calls)}"
-        return evaluate(Reader(own, ""), own.slos, _until_now(own))
+        reader = Reader(own, "")
+        return evaluate(reader, reader.slos, _until_now(own))
 
     return evaluated
+
+
+def _check_slos(slos: Sequence[Slo], retention: Retention = FOR_EVER) -> None:
+    """Raise ValueError for SLOs that cannot be watched, or judged together, or whose requests are not kept."""
+    check_windows(slos, retention)
+    for slo in slos:
+        burn_rules(slo, load_windows())
+    Cells(slos)
 
 
 def _until_now(source: Source) -> Window:

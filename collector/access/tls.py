@@ -13,6 +13,7 @@ from typing import Any, Final
 import grpc
 
 from collector.access.validity import Validity, read_validity
+from collector.watched_file import Version, file_version
 
 logger = logging.getLogger(__name__)
 
@@ -30,21 +31,13 @@ class TlsFiles:
     client_ca: Path | None = None
     """Clients need a certificate that this CA has signed; None: they need none."""
 
-    def versions(self) -> tuple[tuple[int, int] | None, ...]:
-        """Return the version of each file, which changes with its content, owner and mode; None for a missing file."""
-        return tuple(map(_version, self.all()))
+    def versions(self) -> tuple[Version, ...]:
+        """Return the version of each file."""
+        return tuple(map(file_version, self.all()))
 
     def all(self) -> tuple[Path, ...]:
         """The files that there are."""
         return (self.certificate, self.key, *([self.client_ca] if self.client_ca else []))
-
-
-def _version(file: Path) -> tuple[int, int] | None:
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_ctime_ns
 
 
 class Tls:
@@ -64,7 +57,7 @@ class Tls:
         """Read the files; raises ValueError that names them."""
         self._files = files
         self._lock = threading.Lock()
-        self._versions: tuple[tuple[int, int] | None, ...] = ()
+        self._versions: tuple[Version, ...] = ()
         self._changed_s = 0.0
         """When the files were read again, unix time."""
         self._given_grpc: Any = None

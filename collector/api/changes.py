@@ -17,7 +17,9 @@ def router(ctx: Context) -> APIRouter:
 
     @routes.get("/changes")
     def get_changes(query: Annotated[WindowQuery, Query()]) -> Changes:
-        """Models, variants and processes that a service has for the first time in seven days, the earliest first."""
+        """Models, variants and processes that a service has for the first time in seven days, and other definitions of
+        SLOs, the earliest first.
+        """
         reader = ctx.reader()
         return changes(reader, query.window(reader))
 

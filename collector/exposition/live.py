@@ -54,7 +54,7 @@ class Live(ThreadStage):
         processes: Processes,
         queries: Queries,
         usage: Usage,
-        slos: Sequence[Slo],
+        slos: Callable[[], Sequence[Slo]],
         evaluate: Callable[[], list[SloOut]],
         reasons: Callable[[list[SloOut]], list[Reason]],
         *,
@@ -62,12 +62,13 @@ class Live(ThreadStage):
         heard_until: Callable[[], int],
         shared_store: bool,
     ) -> None:
+        """`slos` are those of the newest SLO file; `counters` have counted for them so far."""
         super().__init__("metrics")
         self.counters = counters
         self._processes = processes
         self._queries = queries
         self._usage = usage
-        self._slos = slos
+        self._newest_slos, self._slos = slos, slos()
         self._evaluate = evaluate
         self._reasons = reasons
         self._clock = clock
@@ -131,6 +132,11 @@ class Live(ThreadStage):
         """Bring everything up to date; raises the store's errors."""
         with self._refreshing:
             now, heard_until = self._clock(), self._heard_until()
+            slos = self._newest_slos()
+            if slos != self._slos:
+                self.counters.count_segments()  # what came before the change, for the SLOs of then
+                self.counters.use(slos)
+                self._slos, self._evaluated_ns, self._is_behind = slos, 0, True
             if self.counters.pending or self._shared_store or self._processes.has_open_requests:
                 self._is_behind = True
             if has_news := self._is_behind:

@@ -392,6 +392,10 @@ CERTIFICATE_USABLE = Metric(
     "1 when the newest TLS certificate can be used; 0 when its files cannot be, so that the old one stays, or when it"
     " is not for a server; absent without TLS.",
 )  # fmt: skip
+SLO_FILE_REFUSED = Metric(
+    "tokentrail_collector_slo_file_refused_total", "counter",
+    "Changed SLO files that cannot be used, so that the SLOs stayed as they were; the log and /api/v1/slos say why.",
+)  # fmt: skip
 READY = Metric("tokentrail_collector_ready", "gauge", "1 when accepted data can be stored, as /readyz says.")
 STORE_UP = Metric(
     "tokentrail_collector_store_up", "gauge",

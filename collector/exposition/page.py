@@ -17,6 +17,7 @@ from collector.exposition.series import SECOND_NS, Series
 from collector.receive import logs, validate
 from collector.receive.refusals import REFUSALS
 from collector.samples import check
+from collector.slo_file import SloFile
 from collector.status import ApiRefusal, IngestStatus, ScrapeResult
 from collector.store.schema import HELD_TABLES, TIME_COLUMNS
 from collector.store.usage import Usage
@@ -58,6 +59,7 @@ class MetricsPage:
         usage: Usage,
         *,
         heard_until: Callable[[], int],
+        slo_file: SloFile | None = None,
         tls: Tls | None = None,
     ) -> None:
         """`tls` is None where the ports speak plain text."""
@@ -65,6 +67,7 @@ class MetricsPage:
         self._status = status
         self._usage = usage
         self._heard_until = heard_until
+        self._slo_file = slo_file
         self._tls = tls
         self._texts: dict[str, tuple[list[Family], bytes]] = {}
 
@@ -124,6 +127,7 @@ class MetricsPage:
         if disk := self._usage.data_disk():
             series.set(metrics.DATA_DIR_FREE, (), disk.free)
             series.set(metrics.DATA_DIR_TOTAL, (), disk.total)
+        series.add(metrics.SLO_FILE_REFUSED, (), self._slo_file.refused if self._slo_file else 0)
         if self._tls:
             series.set(metrics.CERTIFICATE_USABLE, (), int(self._tls.is_usable))
         if self._tls and (valid := self._tls.validity):

@@ -76,10 +76,8 @@ class StoreCounters:
         """`claims` are for a store that several collectors share."""
         self._queries = queries
         self._filled = filled
-        self._edges = bucket_edges(slos)
         self._clock = clock
         self._lock = threading.RLock()
-        self._longest_ns = max([IDLE_NS, *(slo.window for slo in slos)])
         self._checkpoint = Checkpoint(folder)
         state, uncounted = self._checkpoint.load()
         self._pending: deque[str] = deque(uncounted)
@@ -101,15 +99,22 @@ class StoreCounters:
         self._overflow_is_told = False
         self._line_due = OnceAMinute()
         self._saved_until_ns = 0
-        drop_old_histograms(self._series, self._edges)
         now_s = clock() / SECOND_NS
-        self._of_slos = SloCounters(self._series, slos, self._early, clock)
+        self.use(slos)
         self._of_causes = CauseCounters(self._series, self._served, clock)
         for kind in ("requests", "models", "tenants"):
             self._series.add(metrics.OVERFLOW, (kind,), at_s=now_s)
         self._series.add(metrics.EARLY_FORGOTTEN, at_s=now_s)
         if claims:
             self.save()  # the claims have this collector's name: it must know it after a crash
+
+    def use(self, slos: Sequence[Slo]) -> None:
+        """Count for these SLOs from now on. Those that have a counter go on with it; those that are gone have none."""
+        with self._lock:
+            self._edges = bucket_edges(slos)
+            self._longest_ns = max([IDLE_NS, *(slo.window for slo in slos)])
+            drop_old_histograms(self._series, self._edges)
+            self._of_slos = SloCounters(self._series, slos, self._early, self._clock)
 
     def on_segment(self, segment_id: str) -> None:
         """Remember that this segment's rows are in the store; they are counted at the next refresh."""

@@ -75,7 +75,7 @@ class Box(Answer):
     service: str | None
     instance: str | None
     process_tenant: str | None
-    dimension: Literal["model", "variant", "process"] | None
+    dimension: Literal["model", "variant", "process", "slo"] | None
     """What is new, of a change."""
     value: str | None
     """The new value, of a change."""
@@ -108,17 +108,18 @@ def boxes(reader: Reader, window: Window, incidents: Sequence[Incident], changes
     """All that fires, causes before symptoms, then what is over, the newest first."""
     found = [_of_incident(one, window.end_ns) for one in incidents]
     burns = [one for one in found if one.slo is not None]
-    causes = [one for one in found if one.slo is None] + [_of_change(one, window.end_ns) for one in changes]
+    told = [_of_change(one, window.end_ns) for one in changes]
+    causes = [one for one in found if one.slo is None] + [one for one in told if one.slo is None]
     causes.sort(key=_order)
-    outside = burns[_MOST_BURNS:]
+    outside = [*burns[_MOST_BURNS:], *(one for one in told if one.slo is not None)]
     for burn, place, bad in _places(reader, window, burns[:_MOST_BURNS], causes[:_MOST_CAUSES]):
         if place is None:
             outside.append(burn)
         else:
             causes[place].inside.append(burn)
             causes[place].bad = max(bad, causes[place].bad or 0)
-    told = [one for one in causes if one.inside or one.kind != "process"]  # processes come and go
-    return sorted([*told, *outside], key=_order)[:MOST_BOXES]
+    shown = [one for one in causes if one.inside or one.kind != "process"]  # processes come and go
+    return sorted([*shown, *outside], key=_order)[:MOST_BOXES]
 
 
 def _places(
@@ -244,25 +245,31 @@ def _of_incident(one: Incident, now_ns: int) -> BoxOut:
     )
 
 
+def _title(one: Change) -> str:
+    if one.slo is not None:
+        return f'SLO "{one.slo}" {f"is now {one.value}" if one.value else "is gone"}'
+    return f"{named(one.service)} has a new {one.dimension}: {named(one.value)}"
+
+
 def _of_change(one: Change, now_ns: int) -> BoxOut:
     at_ns = parse_moment(one.at).ns
     before = f" Before: {', '.join(named(value or 'none') for value in one.before)}." if one.before else ""
     return BoxOut(
         kind="process" if one.dimension == "process" else "change",
-        title=f"{named(one.service)} has a new {one.dimension}: {named(one.value)}",
+        title=_title(one),
         sentence=f"Since {clock_text(at_ns, now_ns)}.{before}",
         firing=False,
         severity=None,
-        service=one.service,
+        service=one.service or None,
         instance=one.value if one.dimension == "process" else None,
         process_tenant=None,
         dimension=one.dimension,
         value=one.value,
-        slo=None,
+        slo=one.slo,
         tenant=None,
         since_ns=at_ns,
         until_ns=None,
-        requests=one.requests,
+        requests=one.requests or 0,
         bad=None,
         links=[Link(title="Compare before and after", page="compare", params=dict(parse_qsl(one.compare)))],
         inside=[],

@@ -1,15 +1,16 @@
-"""Moments from which a service has another model, another variant or another process."""
+"""Moments from which a service has another model, variant or process, and from which an SLO has another definition."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Final, Literal
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.reader import Reader
 from collector.measure.slices import slices
-from collector.measure.times import DAY_NS, rfc3339
+from collector.measure.times import DAY_NS, parse_moment, rfc3339
 from collector.measure.window import Window
 from collector.slo.counts import Number
 
@@ -23,17 +24,21 @@ _DIMENSIONS: Final[dict[int, Literal["model", "variant", "process"]]] = {
 
 
 class Change(Answer):
-    """A value that a service has for the first time."""
+    """A value that a service has for the first time, or another definition of an SLO."""
 
     at: str
-    """When its first request began."""
+    """When its first request began, or the collector took the SLO file."""
     service: str
-    dimension: Literal["model", "variant", "process"]
+    """Empty for an SLO."""
+    dimension: Literal["model", "variant", "process", "slo"]
+    slo: str | None
+    """The name of the SLO."""
     value: str
-    requests: Number
-    """Requests with this value up to the end of the window."""
+    """Of an SLO its promise in words, with its hash; empty for one that is gone."""
+    requests: Number | None
+    """Requests with this value up to the end of the window; null for an SLO."""
     before: list[str]
-    """The values of the service up to then; of processes none, since they come and go."""
+    """The values of the service up to then; of processes none, since they come and go. Of an SLO the one before."""
     compare: str
     """Parameters of `/compare` for the hour before and the hour after it."""
 
@@ -47,7 +52,10 @@ class Changes(Answer):
 
 
 def changes(reader: Reader, window: Window) -> Changes:
-    """The changes of a window. The first values of a service that had no request before are none."""
+    """The changes of a window. The first values of a service that had no request before are none.
+
+    Filters are about requests, so they leave no SLO out.
+    """
     began: dict[str, int] = {}
     seen: dict[tuple[str, str], list[str]] = defaultdict(list)
     found = []
@@ -62,6 +70,7 @@ def changes(reader: Reader, window: Window) -> Changes:
                     at=at,
                     service=service,
                     dimension=dimension,
+                    slo=None,
                     value=value,
                     requests=n,
                     before=[] if dimension == "process" else before[-10:],
@@ -70,7 +79,24 @@ def changes(reader: Reader, window: Window) -> Changes:
             )
         if value:
             before.append(value)
+    found += _of_slos(reader, window)
+    found.sort(key=lambda one: parse_moment(one.at).ns)
     return Changes(window=WindowOut.of(window, reader.complete_ns), changes=found)
+
+
+def _of_slos(reader: Reader, window: Window) -> Iterator[Change]:
+    for one in reader.slo_changes(window.start_ns, window.end_ns):
+        at = rfc3339(one.at_ns)
+        yield Change(
+            at=at,
+            service="",
+            dimension="slo",
+            slo=one.name,
+            value=one.now,
+            requests=None,
+            before=[one.before] if one.before else [],
+            compare=f"at={at}&span=1h",
+        )
 
 
 def _first_seen(reader: Reader, window: Window) -> list[tuple[int, str, int, str, int]]:

@@ -17,6 +17,7 @@ from collector.query.queries import Queries
 from collector.slo.burn import Windows
 from collector.slo.judge import selected
 from collector.slo.model import Slo
+from collector.slo_file import SloChange, SloFile
 from collector.sql.fragment import TRUE, Fragment
 
 
@@ -25,8 +26,7 @@ class Source:
     """The store's queries and the configuration that all answers depend on."""
 
     queries: Queries
-    slos: tuple[Slo, ...]
-    """The SLOs of the SLO file."""
+    slo_file: SloFile
     windows: Windows
     lost_after_ns: int
     clock: Callable[[], int] = field(repr=False)
@@ -73,15 +73,27 @@ class Reader:
     @cached_property
     def slos(self) -> tuple[Slo, ...]:
         """The SLOs that the caller may see, without the names of other tenants in them."""
+        slos = self._source.slo_file.slos()
         if not self.tenant:
-            return self._source.slos
+            return slos
         return tuple(
             slo.model_copy(update={"select": {**slo.select, "tenant": (self.tenant,)}})
             if "tenant" in slo.select
             else slo
-            for slo in self._source.slos
+            for slo in slos
             if self.tenant in slo.select.get("tenant", (self.tenant,))
         )
+
+    @property
+    def slo_file_problem(self) -> str:
+        """Why the newest SLO file is not in use; empty while it is."""
+        problem = self._source.slo_file.problem
+        return "The SLO file cannot be used; the collector's log says why." if problem and self.tenant else problem
+
+    def slo_changes(self, start_ns: int, end_ns: int) -> list[SloChange]:
+        """The changes of the SLOs that the caller may see, the earliest first."""
+        found = self._source.slo_file.changes(start_ns, end_ns)
+        return [one for one in found if not (self.tenant and one.tenants) or self.tenant in one.tenants]
 
     @property
     def tenant_filter(self) -> Fragment:

@@ -100,12 +100,15 @@ class Slos(Answer):
 
     window: WindowOut
     slos: list[SloOut]
+    file_problem: str | None
+    """Why the newest SLO file is not in use: these are the SLOs of the one before. Null while it is."""
 
 
 def slos(reader: Reader, asked: Window) -> Slos:
     """Every SLO that the caller may see, over its own window."""
     told = WindowOut.of(asked, reader.complete_ns)
-    return Slos(window=told, slos=evaluate(reader, reader.slos, asked))
+    found = evaluate(reader, reader.slos, asked)
+    return Slos(window=told, slos=found, file_problem=reader.slo_file_problem or None)
 
 
 def one_slo(reader: Reader, slo: Slo, asked: Window) -> OneSlo:

@@ -46,6 +46,36 @@ def collectors(server, tmp_path):
 STATE_AT = "tokentrail_collector_state_timestamp_seconds"
 
 
+def test_both_follow_their_slo_file_and_tell_its_changes_after_a_crash(collectors, tmp_path):
+    def objectives():
+        return [one.get("/api/v1/slos").json()["slos"][0]["objective"] for one in collectors]
+
+    def changes(collector):
+        found = collector.get("/api/v1/changes").json()["changes"]
+        return [(one["slo"], one["value"][:4]) for one in found if one["dimension"] == "slo"]
+
+    file = tmp_path / "slos.yaml"
+    assert objectives() == [0.9, 0.9]
+    good = file.read_text().replace("0.9", "0.8")
+    file.write_text(good)
+    for collector in collectors:
+        collector.wait_until(lambda: objectives() == [0.8, 0.8])
+        info = 'tokentrail_slo_objective_ratio{slo="chat"} 0.8'
+        collector.wait_until(lambda c=collector, info=info: info in c.get("/metrics").text)
+        collector.wait_until(lambda c=collector: changes(c) == [("chat", "80 %")])
+    file.write_text("slos: [")
+    for collector in collectors:
+        collector.wait_until(lambda c=collector: metric(c, "tokentrail_collector_slo_file_refused_total") == 1)
+        assert "is not YAML" in collector.get("/api/v1/slos").json()["file_problem"]
+    assert objectives() == [0.8, 0.8]
+    file.write_text(good.replace("0.8", "0.7"))
+    first, second = collectors
+    first.kill()
+    first.start()
+    assert changes(first) == [("chat", "80 %"), ("chat", "70 %")]
+    second.wait_until(lambda: objectives() == [0.7, 0.7])
+
+
 def body(trace, count=3):
     request = Request()
     request.span("chat m", trace=trace, attributes={"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"})

@@ -39,7 +39,14 @@ from tests.support.api import openapi
 
 ROOT = Path(__file__).parents[2]
 
-THEIR_OWN = {"docker-compose.override.yml", "config.json", "keys.json", "counters.json", "retention_clock.json"}
+THEIR_OWN = {
+    "docker-compose.override.yml",
+    "config.json",
+    "keys.json",
+    "counters.json",
+    "retention_clock.json",
+    "slo_history.json",
+}
 """File names that the documentation gives to files of the reader, of a data folder or of Hugging Face."""
 
 

@@ -61,6 +61,7 @@ ALLOWED = {
         "collector.query",
         "collector.samples.names",
         "collector.slo",
+        "collector.slo_file",
         "collector.sql",
         "tokentrail.semconv",
         "tokentrail.shared.formatting",

@@ -340,7 +340,7 @@ class Hanging:
 
 
 def test_a_file_system_that_hangs_holds_up_one_caller_for_a_moment(path, monkeypatch, caplog):
-    monkeypatch.setattr("collector.access.keyring._PATIENCE_S", 0.2)
+    monkeypatch.setattr("collector.watched_file._PATIENCE_S", 0.2)
     clock = Monotonic()
     key, secret = add(path, Role.READ, "a", NOW)
     keyring = Keyring(path, monotonic_s=clock)
@@ -353,7 +353,8 @@ def test_a_file_system_that_hangs_holds_up_one_caller_for_a_moment(path, monkeyp
         assert keyring.find(secret).state(NOW) == "valid"
         assert keyring.in_use
     assert time.monotonic() - began < 100
-    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "keys"), "the process can end"
+    looking = [thread for thread in threading.enumerate() if thread.name == "watched-file"]
+    assert [thread.daemon for thread in looking] == [True], "the process can end"
     assert hanging.asked == 1, "one thread waits for it, not one of each second"
     assert [record.getMessage() for record in caplog.records] == [
         f"the keys in {path} cannot be read: the file system does not answer (the keys stay as they were)"
@@ -371,7 +372,7 @@ def test_a_file_system_that_hangs_holds_up_one_caller_for_a_moment(path, monkeyp
 
 
 def test_a_start_does_not_wait_for_a_file_system_that_hangs(path, monkeypatch):
-    monkeypatch.setattr("collector.access.keyring._START_S", 0.2)
+    monkeypatch.setattr("collector.watched_file._START_S", 0.2)
     add(path, Role.READ, "a", NOW)
     hanging = Hanging(monkeypatch)
     with pytest.raises(KeyFileError, match=rf"the keys in {path} cannot be read: the file system has not answered"):

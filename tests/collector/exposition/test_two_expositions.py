@@ -60,7 +60,7 @@ def open_collector(rows, slos_file, clock, tmp_path):
         counters = StoreCounters(asks, filled, slos, clock=clock, folder=folder, claims=claims)
         processes = Processes(asks, filled, lost_after_ns=30 * SECOND)
         live = Live(
-            counters, processes, asks, usage, slos, list, lambda _: WHY,
+            counters, processes, asks, usage, lambda: slos, list, lambda _: WHY,
             clock=clock, heard_until=clock, shared_store=shared,
         )  # fmt: skip
         status = IngestStatus()

@@ -10,7 +10,7 @@ from collector.measure.reader import Reader, Source
 from collector.measure.window import Window
 from collector.query.queries import Queries
 from collector.slo.burn import load_windows
-from collector.slo.model import load_slos
+from collector.slo_file import SloFile
 from collector.sql.fragment import FALSE, TRUE, Fragment
 from tests.collector.rows import NOW, SECOND
 
@@ -44,7 +44,7 @@ def reading(tmp_path, asked):
 
     def made(tenant, store=None):
         source = Source(
-            Queries(store or SimpleNamespace(query=answer)), load_slos(file), load_windows(), 30 * SECOND,
+            Queries(store or SimpleNamespace(query=answer)), SloFile(file), load_windows(), 30 * SECOND,
             clock=ticks.__next__, heard_until=ticks.__next__, complete_until=ticks.__next__, given_up_ns=lambda _: 0,
         )  # fmt: skip
         return Reader(source, tenant)
