@@ -24,6 +24,7 @@ EXTRAS = {
     "tokentrail/_send/grpc.py": ["grpc"],
     "tokentrail/shared/http_protocol.py": ["collector-server"],
     "tokentrail/load": ["engine"],
+    "tokentrail/mcp": ["mcp"],
     "tokentrail/proxy": ["proxy"],
     "tokentrail": [],
     "collector": ["collector-server"],

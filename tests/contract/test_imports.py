@@ -123,7 +123,7 @@ def private_rooms(paths: Iterable[Path]) -> set[str]:
 
 
 def test_only_those_that_are_named_enter_a_private_room():
-    parts = [f"tokentrail/{part}" for part in ("cli", "integrations", "load", "proxy")]
+    parts = [f"tokentrail/{part}" for part in ("cli", "integrations", "load", "mcp", "proxy")]
     parts += ["instrumented_engine", "collector", "alerts", "dashboard", "benchmarks", "examples"]
     entered = {part: private_rooms((ROOT / part).rglob("*.py")) for part in parts}
     assert {part: rooms for part, rooms in entered.items() if rooms} == ENTER
@@ -131,7 +131,7 @@ def test_only_those_that_are_named_enter_a_private_room():
 
 def test_every_room_has_a_rule():
     rooms = {f"tokentrail/{path.parent.name}" for path in (ROOT / "tokentrail").glob("*/__init__.py")}
-    parts = {"tokentrail/cli", "tokentrail/integrations", "tokentrail/load", "tokentrail/proxy"}
+    parts = {f"tokentrail/{part}" for part in ("cli", "integrations", "load", "mcp", "proxy")}
     assert rooms - parts == {room for room in ALLOWED if room.startswith("tokentrail/")}
     face = {path.stem for path in (ROOT / "tokentrail").glob("*.py")}
     assert face == {"__init__", "_pipeline", "config", "semconv", "testing", "trail", "version"}

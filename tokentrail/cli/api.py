@@ -33,15 +33,15 @@ class NoSuchRequest(Exception):
 
 
 class Api:
-    """Reads `/api/v1`, with the key in TOKENTRAIL_API_KEY if there is one.
+    """Reads `/api/v1`, with a key, else that in TOKENTRAIL_API_KEY if there is one; an empty key is none.
 
     Methods raise httpx.HTTPError when the collector does not answer or answers with an error, and its DecodingError
     when another server answers.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         """Raises ConnectionSettingError."""
-        self._http = client(url, timeout_s=30)
+        self._http = client(url, timeout_s=30, key=key)
 
     def get(self, path: str, **params: Any) -> Any:
         """The JSON of one endpoint, `path` being relative to /api/v1."""

@@ -207,6 +207,34 @@ def dashboard(context: typer.Context) -> None:
 app.command()(proxy)
 
 
+@app.command()
+def mcp(
+    api: asking.ApiUrl = "http://127.0.0.1:8080",
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Serve streamable HTTP at http://HOST:PORT/mcp; without it, one client on stdio."
+        ),
+    ] = None,
+) -> None:
+    """Let agents ask the collector: a server of the Model Context Protocol that only reads.
+
+    See docs/mcp.md.
+    """
+    try:
+        from tokentrail.mcp import server
+    except ImportError as error:
+        fail(ProcessFailed(f"{error.name} is not installed; try: pip install 'tokentrail[mcp]'"))
+    if http is None:
+        server.run_stdio(api)
+        return
+    host, _, port = http.rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and int(port) < 65_536):
+        msg = f"--http: HOST:PORT, such as 127.0.0.1:8765, not {http!r}"
+        raise typer.BadParameter(msg)
+    server.run_http(api, host.strip("[]"), int(port))
+
+
 @app.command(context_settings=_OF_PART, add_help_option=False)
 def keys(context: typer.Context) -> None:
     """Make, list and revoke the keys of a collector: create, list, revoke.

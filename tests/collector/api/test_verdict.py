@@ -88,7 +88,9 @@ class TestBroken:
         assert hung["sentence"] == "Since 09:59 UTC. Requests open: 18. There was no step in 30 s or longer."
         assert answer["state"] == "broken"
         assert answer["why"].startswith("None of them has ended. engine stuck: 18 requests wait for a first token")
-        assert answer["why"].endswith("the longest for 45 s; its last step began 60 s ago with 0 running and 0 waiting.")
+        assert answer["why"].endswith(
+            "the longest for 45 s; its last step began 60 s ago with 0 running and 0 waiting."
+        )
         assert pages(answer["links"]) == ["explore", "engines", "tail", "runbook"]
 
     def test_a_burn_of_which_less_is_of_a_process_stands_beside_it(self, rows, api):

@@ -1,0 +1,54 @@
+"""Keeps answers small, and names of others what they are: data on one line, never text that draws or hides itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from tokentrail.shared.formatting import one_line
+
+MOST_CHARACTERS: Final = 60_000
+"""Of an answer as JSON: some 20,000 tokens of a model."""
+LONGEST_TEXT: Final = 300
+_LONGEST_KEY: Final = 100
+_MOST_OF_A_LIST: Final = (50, 20, 10, 5, 2, 0)
+"""An answer that is too long is cut to fewer elements of each list."""
+_DIGITS: Final = 6
+
+
+def bounded(answer: Any) -> Any:
+    """The answer with short texts on one line, numbers of six digits, and lists that fit together.
+
+    A list that was cut has `{"left_out": n}` as its last element.
+    """
+    for most in _MOST_OF_A_LIST:
+        found = _bounded(answer, most)
+        if len(json.dumps(found)) <= MOST_CHARACTERS:
+            break
+    return found
+
+
+def without(answer: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The answer without these fields."""
+    left_out = {*names}
+    return {name: value for name, value in answer.items() if name not in left_out}
+
+
+def _bounded(value: Any, most: int) -> Any:
+    if isinstance(value, str):
+        return _text(value, LONGEST_TEXT)
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, Mapping):
+        kept = {_text(str(name), _LONGEST_KEY): _bounded(one, most) for name, one in [*value.items()][: max(most, 20)]}
+        return kept | ({"left_out": len(value) - len(kept)} if len(value) > len(kept) else {})
+    if isinstance(value, Sequence):
+        kept_of_list = [_bounded(one, most) for one in value[:most]]
+        return [*kept_of_list, {"left_out": len(value) - most}] if len(value) > most else kept_of_list
+    return value
+
+
+def _text(text: str, most: int) -> str:
+    flat = one_line(text)
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
