@@ -26,6 +26,10 @@ PHASES: Final = {
     Phase.STALLED: "#db2777",
 }
 
+SELECTED: Final = "#e1323c"
+CHANGE: Final = "#0ea5e9"
+"""A new model or variant."""
+
 CAUSES: Final = {
     "kv_eviction": "#ef4444",
     "kv_wait": "#f97316",

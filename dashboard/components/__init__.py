@@ -12,12 +12,12 @@ from typing import Any
 import streamlit as st
 
 from dashboard import address
-from dashboard.api import Problem, api_url
-from dashboard.filters import View
+from dashboard.api import Problem, api_url, ask, fetch
+from dashboard.filters import View, show_range
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
 from tokentrail.shared.connection import OTHER_FORM
-from tokentrail.shared.formatting import cell, clock, data_until, plain, without_user
+from tokentrail.shared.formatting import cell, clock, data_until, duration, instant, plain, without_user
 
 _log = logging.getLogger(__name__)
 _last = {"took_s": 0.5}
@@ -142,6 +142,20 @@ def no_data() -> None:
         )
 
 
+def nothing_ended(window: Json, view: View) -> None:
+    """Say that no request ended in the range, and offer the time of the last one before."""
+    st.info(f"No request ended from {clock(window['start'], view.zone)} to {clock(window['end'], view.zone)}.")
+    found = fetch(ask("verdict", view.params))
+    last_ns = None if isinstance(found, Problem) else found["last_request_ns"]
+    if last_ns is None:
+        return
+    last = datetime.fromtimestamp(last_ns / 1e9, UTC)
+    length = instant(window["end"]) - instant(window["start"])
+    ago = duration((instant(window["end"]) - last).total_seconds())
+    if st.button(f"Go to the last one: {last.astimezone(view.zone):%b %d %H:%M}, {ago} before", key="last-data"):
+        show_range(last - length * 0.9, last + length * 0.1)
+
+
 def for_one_tenant() -> None:
     """Say why a part of the page is missing: the key reads one tenant's requests alone."""
     st.caption("Engine processes serve all tenants, and the dashboard's key is for one: they are not shown.")
@@ -150,7 +164,7 @@ def for_one_tenant() -> None:
 def refreshed(body: Callable[[View], None], view: View, every_s: float | None = None) -> None:
     """Draw `body` with the selection at this moment, and redraw it at the next ones without the rest of the page.
 
-    `every_s` is in place of the selection's own interval in seconds. With neither, the body is drawn once.
+    `every_s` is in place of the selection's own interval in seconds, 0 for none. Without one, it is drawn once.
 
     An open tab shall cost 3 % of a core at most, so the last redraw's duration sets how often there is one.
 
@@ -160,7 +174,7 @@ def refreshed(body: Callable[[View], None], view: View, every_s: float | None = 
     The interval is chosen when the whole page is drawn, from the last redraw in this process, of any tab. A redraw that
     takes more than a third of it draws the whole page once more, with a longer interval.
     """
-    every_s = every_s or view.every_s
+    every_s = (view.every_s if every_s is None else every_s) or None
     interval_s = None if every_s is None else _interval(every_s, _last["took_s"])
 
     def timed() -> None:
@@ -183,7 +197,7 @@ def _crowds(interval_s: float, took_s: float) -> bool:
     return took_s > interval_s / 3 and interval_s < _INTERVALS_S[-1]
 
 
-def table(rows: Sequence[Json], **options: Any) -> None:
-    """A table. Its texts may be of others, and are downloaded as CSV, too."""
+def table(rows: Sequence[Json], **options: Any) -> Any:
+    """A table. Its texts may be of others, and are downloaded as CSV, too. Returns what is selected in it."""
     shown = [{name: cell(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows]
-    st.dataframe(shown, hide_index=True, **options)
+    return st.dataframe(shown, hide_index=True, **options)

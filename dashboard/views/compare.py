@@ -1,114 +1,178 @@
-"""The page Compare: the numbers of each variant beside the others', and throughput against latency as a curve."""
+"""The page Compare: A against B, by a label, a time or a change, with what chance does not explain."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import streamlit as st
 
-from dashboard import charts, components, palette
-from dashboard.api import ask, fetch
+from dashboard import components, curves
+from dashboard.api import Problem, ask, fetch
 from dashboard.filters import View, selected
 from dashboard.transform import Json
-from tokentrail.shared.formatting import count, duration, percent, rate
+from dashboard.views import sides, variants
+from tokentrail.shared.formatting import UNDEFINED, count, duration, percent, plain, rate, significant
 
-MOST = 30
-"""Variants that are shown, those with the most requests."""
+LATENCIES = ("ttft", "tpot", "e2e")
+QUANTILES = ("p50", "p90", "p99")
+COLOURS = ("#64748b", "#8b5cf6")
+"""Of A and B."""
+LOOKS: dict[str, tuple[str, Any]] = {
+    "worse": (":material/trending_down:", st.error),
+    "better": (":material/trending_up:", st.success),
+    "same": (":material/equal:", st.info),
+    "mixed": (":material/shuffle:", st.warning),
+    "not decided": (":material/help:", st.warning),
+}
+MIX = {"input": "prompt tokens", "cached": "cached tokens", "output": "output tokens"}
 
 
 def page() -> None:
-    """Draw the page. It refreshes itself while its range ends now."""
-    view = selected()
-    st.caption(
-        "A variant is the label of an experiment: `--variant` of the engine, `tokentrail.variant` elsewhere. "
-        "Rates are over the whole time range, so choose the time in which the variants ran."
-    )
-    components.refreshed(body, view)
+    """Draw the page. It does not refresh itself: a comparison is of a time that is over, and costs seconds."""
+    components.refreshed(body, selected(), every_s=0)
 
 
 def body(view: View) -> None:
-    """Ask for the summary of each variant, and draw the table and the curve."""
-    asked = (*view.labels, ("start", view.start), ("end", view.end))
-    # One more than are shown: requests without a variant are a group too.
-    answer = components.last_known("variants", fetch(ask("summary", asked, group_by="variant", top=MOST + 1)), view)
-    if answer is None:
-        return
-    measured, left_out = shown(answer)
-    if left_out:
-        st.caption(f"Variants that are not shown: {count(left_out)}. Choose some with a filter.")
-    if not measured:
-        st.info(
-            "No request of this range has a variant: choose a longer range, or start an engine with `--variant NAME`."
+    """Draw the pickers and, of the sides that they choose, the comparison."""
+    chosen = sides.pick(view)
+    if chosen:
+        found = fetch(ask("compare", view.params, **chosen))
+        if isinstance(found, Problem):
+            components.problem(found)
+        else:
+            comparison(found)
+            overlaid(view, chosen, found)
+    variants.draw(view)
+
+
+def comparison(found: Json) -> None:
+    """The verdict, what makes it doubtful, and the table of differences."""
+    icon, box = LOOKS.get(found["kind"], LOOKS["not decided"])
+    with st.container(key="comparison"):
+        box(f"**{plain(found['verdict'])}.**", icon=icon)
+        for warning in found["warnings"]:
+            st.warning(plain(f"{warning[:1].upper()}{warning[1:]}."), icon=":material/balance:")
+        if found["more_requests"]:
+            needed = ", ".join(f"{count(n)} of {side.upper()}" for side, n in found["more_requests"].items())
+            st.caption(f"A relevant difference of P99 TTFT would show with about so many more requests: {needed}.")
+        components.table(
+            [*latencies(found), *counts(found), *mix(found)],
+            placeholder=UNDEFINED,
+            height="content",
+            column_config={"": st.column_config.TextColumn(pinned=True)},
+            key="compared",
         )
-        return
-    components.span(answer["window"], view.zone)
-    components.table([row(*one) for one in measured], width="stretch", key="variants")
-    figure = curve(measured)
-    if any(len(trace["x"]) > 1 for trace in figure["data"]):
-        st.subheader("Throughput against latency", help="One point for each variant, in the order of the table.")
-        st.plotly_chart(figure, key="variants-curve", **charts.show_options())
-
-
-def shown(answer: Json) -> tuple[list[tuple[str, Json]], int]:
-    """The variants with requests that ended, in the order of their names, and how many are not shown."""
-    groups = {group["value"]: group for group in answer["groups"]}
-    most = [name for name in groups if name][:MOST]
-    left_out = answer["groups_total"] - len(most) - ("" in groups)
-    return [(name, groups[name]) for name in in_order(most) if groups[name]["requests"]["total"]], left_out
-
-
-# Numbers in names count as numbers: "batch 2" stands before "batch 16".
-def in_order(variants: Iterable[str]) -> list[str]:
-    """The names of variants, each once, without the empty one."""
-    return sorted(
-        {name for name in variants if name},
-        key=lambda name: [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)],
-    )
-
-
-def row(variant: str, summary: Json) -> dict[str, str]:
-    """A variant as a row of the table."""
-    ttft, tpot = summary["ttft_s"], summary["tpot_s"]
-    return {
-        "variant": variant,
-        "requests": count(summary["requests"]["total"]),
-        "TTFT p50": duration(ttft["p50"]),
-        "TTFT p99": duration(ttft["p99"]),
-        "TPOT p50": duration(tpot["p50"]),
-        "TPOT p99": duration(tpot["p99"]),
-        "output tokens/s": rate(summary["throughput"]["output_tokens_per_s"], "/s"),
-        "goodput": rate(summary["goodput"]["requests_per_s"], "/s"),
-        "attainment": percent(summary["attainment"]),
-    }
-
-
-def curve(measured: Sequence[tuple[str, Json]]) -> Json:
-    """TPOT over output tokens per second. A variant without a TPOT or a throughput has no point."""
-    traces = []
-    for quantile in ("p50", "p99"):
-        points = [
-            (summary["throughput"]["output_tokens_per_s"], summary["tpot_s"][quantile], variant)
-            for variant, summary in measured
-        ]
-        known = [point for point in points if None not in point]
-        traces.append(
-            {
-                "type": "scatter",
-                "name": f"TPOT {quantile}",
-                "mode": "lines+markers+text",
-                "x": [point[0] for point in known],
-                "y": [point[1] for point in known],
-                "text": [charts.label(point[2]) for point in known],
-                "textposition": "top center",
-                "line": {"color": palette.QUANTILES[quantile]},
-            }
+        by = ", ".join(found["like_for_like_by"])
+        st.caption(
+            "Numbers of A and B are as they are. "
+            + (f"B ÷ A is like for like by {plain(by)}: " if by else "B ÷ A: ")
+            + "a 95 % interval that holds 1 is what chance explains. Rates are over the time in which a side ran."
         )
-    axes = {
-        "xaxis": {"title": {"text": "output tokens/s"}, "rangemode": "tozero"},
-        "yaxis": {
-            "rangemode": "nonnegative",
-            **charts.seconds(max((at for trace in traces for at in trace["y"]), default=0.0)),
+
+
+def latencies(found: Json) -> list[dict[str, str]]:
+    """Rows of percentiles: both sides, the ratio with its interval, and what it says."""
+    return [
+        {
+            "": f"{name.upper()} {quantile.upper()}",
+            "A": duration(found["a"][f"{name}_s"][quantile]),
+            "B": duration(found["b"][f"{name}_s"][quantile]),
+            "B ÷ A": f"× {significant(ratio['estimate'])}" if ratio else UNDEFINED,
+            "95 %": interval(ratio, lambda value: significant(value)),
+            "says": says(ratio, found["relevant"]),
+        }
+        for name in LATENCIES
+        for quantile in QUANTILES
+        for ratio in [found["ratios"].get(name, {}).get(quantile)]
+    ]
+
+
+def says(ratio: Mapping[str, float | None] | None, relevant: float) -> str:
+    """What an interval of B ÷ A says of a latency: beyond chance, the same within `relevant`, or not decided."""
+    if ratio is None:
+        return "nothing to compare"
+    low, high = ratio["low"], ratio["high"]
+    if low is not None and high is not None and 1 / (1 + relevant) <= low and high <= 1 + relevant:
+        return f"the same, within {percent(relevant)}"
+    if low is not None and low > 1:
+        return "B is slower"
+    if high is not None and high < 1:
+        return "B is faster"
+    return "not decided"
+
+
+def interval(told: Mapping[str, float | None] | None, text: Any) -> str:
+    """An interval: `3.6 to 4.1`; ∞ for a bound that so few requests do not give."""
+    if told is None or told["low"] is told["high"] is None:
+        return UNDEFINED
+    low, high = (("∞" if bound is None else text(bound)) for bound in (told["low"], told["high"]))
+    return f"{'0' if told['low'] is None else low} to {high}"
+
+
+def counts(found: Json) -> list[dict[str, str]]:
+    """Rows of attainment, requests and rates."""
+    a, b, more = found["a"], found["b"], found["attainment"]
+    difference = "" if more is None else f"{'+' if more['estimate'] >= 0 else '−'}{points(abs(more['estimate']))}"
+    told = interval(more, lambda value: ("−" if value < 0 else "+") + points(abs(value)))
+    decided = more is not None and more["low"] is not None and more["high"] is not None
+    says_so = "not decided" if not decided or more["low"] <= 0 <= more["high"] else (
+        "B is better" if more["low"] > 0 else "B is worse"
+    )  # fmt: skip
+    rows = [
+        {
+            "": "attainment", "A": percent(a["attainment"]), "B": percent(b["attainment"]), "B ÷ A": difference,
+            "95 %": told, "says": "no SLO judges both" if more is None else says_so,
         },
-    }
-    return {"data": traces, "layout": {"height": 340, "margin": {"t": 24}, **axes}}
+        {"": "requests", "A": count(a["requests"]["total"]), "B": count(b["requests"]["total"])},
+        {"": "failed", "A": count(a["requests"]["failed"]), "B": count(b["requests"]["failed"])},
+    ]  # fmt: skip
+    for name, field in (
+        ("requests while it ran", "requests_per_s"),
+        ("output tokens while it ran", "output_tokens_per_s"),
+        ("good requests while it ran", "goodput_per_s"),
+    ):
+        rows.append({"": name, "A": rate(a[field], "/s"), "B": rate(b[field], "/s")})
+    rows.append({"": "running at a time", "A": _number(a["running"]), "B": _number(b["running"])})
+    return [dict.fromkeys(("", "A", "B", "B ÷ A", "95 %", "says"), "") | row for row in rows]
+
+
+def points(share: float) -> str:
+    """A difference of shares in hundredths: `22.4 points`."""
+    return f"{significant(share * 100)} points"
+
+
+def _number(value: float | None) -> str:
+    return UNDEFINED if value is None else significant(value, 2)
+
+
+def mix(found: Json) -> list[dict[str, str]]:
+    """Rows of the medians of what makes requests slow by itself."""
+    return [
+        {
+            "": f"{MIX.get(name, name)}, median", "A": count(told["a"]), "B": count(told["b"]), "B ÷ A": "", "95 %": "",
+            "says": "another mix" if told["differs"] else "a like mix",
+        }
+        for name, told in found["mix"].items()
+    ]  # fmt: skip
+
+
+def overlaid(view: View, chosen: Mapping[str, str], found: Json) -> None:
+    """The share of requests below each latency, of both sides on one axis."""
+    st.subheader("Share of requests below a latency", help="Of those that ended and have this latency, as they are.")
+    names = [f"{side.upper()}: {found[side]['name']}" for side in "ab"]
+    st.html(curves.legend(names, [found[side]["requests"]["total"] for side in "ab"], COLOURS))
+    for column, metric in zip(st.columns(len(LATENCIES)), LATENCIES, strict=True):
+        told = {name: _shares(view, chosen, side, metric) for name, side in zip(names, "ab", strict=True)}
+        with column.container(border=True, key=f"ecdf-{metric}"):
+            st.markdown(f"**{metric.upper()}**")
+            image = curves.drawn(metric.upper(), told, COLOURS)
+            if image:
+                st.html(image)
+            else:
+                st.caption("No request has this latency.")
+
+
+def _shares(view: View, chosen: Mapping[str, str], side: str, metric: str) -> Sequence[tuple[float, float]]:
+    found = fetch(ask("heatmap", sides.params(view, chosen, side), metric=metric, columns=1, rows=100))
+    return [] if isinstance(found, Problem) else curves.shares(found)

@@ -1,172 +1,162 @@
-"""The page Explore: requests of the range with their verdicts, each with a link to its waterfall."""
+"""The page Explore: when and how slow as a heatmap, and of what is selected in it the requests and what they share."""
 
 from __future__ import annotations
 
-from datetime import tzinfo
-from typing import Any
-from urllib.parse import urlencode
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import streamlit as st
 
-from dashboard import components
-from dashboard.api import Problem, Query, ask, fetch
-from dashboard.filters import selected
-from dashboard.transform import Json, missed_by
-from tokentrail.shared.formatting import UNDEFINED, clock, count, instant, of_tenant, plain
+from dashboard import address, components, filters, palette
+from dashboard.api import Problem, ask, fetch
+from dashboard.components import heat
+from dashboard.components.heat import Selection
+from dashboard.filters import View, selected
+from dashboard.transform import Json
+from dashboard.views import differing, requests
+from tokentrail.shared.formatting import count, duration, instant, percent
 
-SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
-STATUSES = ("ok", "error", "cancelled", "unknown", "in_flight", "lost")
-VERDICTS = ("good", "bad", "undetermined", "excused", "unselected", "pending")
-CAUSES = {
-    "kv_eviction": "lost KV-cache blocks",
-    "kv_wait": "waited for KV-cache blocks",
-    "cold_start": "waited for a cold start",
-}
-ROWS = (20, 50, 200, 1000)
-"""Rows on a page."""
-MILLISECONDS = {
-    "ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "queued", "cold_start": "cold start", "prefill": "prefill",
-    "decode": "decode", "preempted": "preempted", "kv_transfer": "KV transfer", "stalled": "stalled",
-}  # fmt: skip
-"""Columns of latencies by the name of their field."""
-PLACE = "requests-place"
-"""Key of the session's state: the list that is shown, and the cursor of its page."""
+METRICS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "Queue": "queue"}
+COLUMNS, ROWS = 144, 36
+FEWEST = 200
+"""Fewer others of the same time than these say little: then the selected are compared with all others of the range."""
+WEEK = timedelta(days=7)
 
 
 def page() -> None:
-    """Draw the page."""
-    view = selected()
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        sort = st.segmented_control(
-            "Sort by", list(SORTS), default="TTFT", required=True, key="sort", bind="query-params"
+    """Draw the page. It refreshes itself while its range ends now and nothing is selected."""
+    components.refreshed(body, selected())
+
+
+def body(view: View) -> None:
+    """Draw the map, and below it the requests and the differences of what is selected."""
+    metric = _metric()
+    chosen = Selection.of_url()
+    with st.container(border=True, key="map"):
+        found = fetch(ask("heatmap", view.params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
+        if isinstance(found, Problem):
+            components.problem(found)
+        elif not found["cells"]:
+            components.nothing_ended(found["window"], view)
+        else:
+            draw_map(found, view, metric, chosen)
+    st.markdown(sentence(found, metric, chosen, view))
+    left, right = st.columns([6, 5], gap="medium")
+    with left:
+        panel(lambda: requests.draw(view, chosen, metric))
+    with right:
+        panel(lambda: differing.draw(*compared(view, metric, chosen)))
+
+
+def panel(draw: Callable[[], None]) -> None:
+    """Draw a part of the page that fails alone."""
+    components.explained(draw)
+
+
+def _metric() -> str:
+    """The latency of the map, which the URL holds."""
+    names = list(METRICS)
+    known = next((name for name, metric in METRICS.items() if metric == address.get("metric")), names[0])
+    with st.container(horizontal=True, vertical_alignment="center", key="metrics"):
+        st.session_state["latency"] = known
+        picked = st.segmented_control(
+            "Latency", names, key="latency", required=True, label_visibility="collapsed", on_change=_pick
         )
-        status = _choice("Status", STATUSES, "ended")
-        verdict = _choice("Verdict", VERDICTS, "any")
-        cause = _choice("Cause", tuple(CAUSES), "any")
-        wanted = st.text_input(
-            "Request id",
-            key="request_id",
-            bind="query-params",
-            width=320,
-            placeholder="as the client saw it: chatcmpl-…",
-        )
-        service, instance = (
-            st.text_input(label, key=label.lower(), bind="query-params", width=160) for label in ("Service", "Instance")
-        )
-        rows = st.selectbox("Rows", ROWS, index=ROWS.index(200), key="rows", bind="query-params", width=110)
-    during = {name: st.query_params.get(name) for name in ("cause_start", "cause_end")} if cause else {}
-    tenant = st.query_params.get("process_tenant") if service.strip() or instance.strip() else None
-    first_page = ask(
-        "requests",
-        view.params,
-        sort=SORTS[sort],
-        limit=rows,
-        status=status,
-        slo=view.slo,
-        verdict=verdict,
-        request_id=wanted.strip() or None,
-        service=service.strip() or None,
-        instance=instance.strip() or None,
-        process_tenant=tenant,
-        cause=cause,
-        **during,
-    )
-    cursor = _cursor(first_page)
-    found = fetch(ask("requests", first_page.params, cursor=cursor))
-    if isinstance(found, Problem):
-        components.problem(found)
-        return
-    if cause:
-        words = dict(zip(("from", "until"), during.values(), strict=True))
-        since, until = (f" {word} {_when(at, view.zone)}" if at else "" for word, at in words.items())
-        st.caption(f"Only requests that {CAUSES[cause]}{since}{until}.")
-    if tenant is not None:
-        st.caption(f"Only processes that belong to {plain(tenant) or 'all tenants'}.")
-    components.span(found["window"], view.zone)
-    if not found["requests"]:
-        st.info(
-            "No request matches. A request belongs to the range in which it ended: try a longer one, or fewer filters."
-        )
-        return
-    with st.container(horizontal=True, vertical_alignment="center"):
+        st.toggle("P99 of last week", key="week", bind="query-params", width="content")
         st.caption(
-            f"{count(len(found['requests']))} of {count(found['total'])} requests, times in ms. "
-            "A request's link opens its waterfall."
+            "Blue-grey: good, amber: some bad, red with a stroke: most bad. Drag selects, a double click zooms.",
+            width="content",
         )
-        st.button("First page", disabled=cursor is None, on_click=_go, args=(first_page, None))
-        st.button("Next page", disabled=found["next"] is None, on_click=_go, args=(first_page, found["next"]))
-    components.table(
-        table(found["requests"]),
-        height=640,
-        placeholder=UNDEFINED,
-        column_config=columns(view.zone),
-        key="requests-table",
-    )
+    return METRICS[picked or names[0]]
 
 
-def _when(text: str, zone: tzinfo) -> str:
-    """A link's time on the reader's clock; unix seconds and relative times as they are."""
-    try:
-        return clock(text, zone)
-    except ValueError:
-        return plain(text)
+def _pick() -> None:
+    """Another latency has other heights: what was selected by them is selected no more, the time is."""
+    metric = METRICS[st.session_state["latency"]]
+    address.put(metric=None if metric == "ttft" else metric, lo=None, hi=None)
 
 
-def _choice(label: str, options: tuple[str, ...], none: str) -> str | None:
-    return st.selectbox(label, options, index=None, placeholder=none, key=label.lower(), bind="query-params", width=160)
-
-
-def _cursor(shown: Query) -> str | None:
-    """The cursor of the page that is shown; another list begins at its first page."""
-    of, cursor = st.session_state.get(PLACE, (None, None))
-    return cursor if of == shown else None
-
-
-def _go(shown: Query, cursor: str | None) -> None:
-    st.session_state[PLACE] = (shown, cursor)
-
-
-def table(rows: list[Json]) -> list[dict[str, Any]]:
-    """Request rows as rows of the table; latencies in ms."""
-    return [
-        {
-            "open": link(row),
-            "ended": instant(row["end"]),
-            "status": f"{row['status']} {row['error_type']}".rstrip(),  # an error may be of the type `ok`
-            "verdict": row["verdict"],
-            "missed": missed_by(row["verdicts"]),
-            **{f"{name} ms": _ms(row.get(f"{key}_s")) for key, name in MILLISECONDS.items()},
-            "in": row["input_tokens"],
-            "out": row["output_tokens"],
-            "cached": row["cached_tokens"],
-            "preemptions": row["preemptions"],
-            "model": row["model"],
-            "tenant": row["tenant"],
-            "variant": row["variant"],
-            "class": row["slo_class"],
-            "vantage": row["vantage"],
-            "service": of_tenant(row["service"] or row["engine"], row),
-            "request id": row["request_id"],
-            "trace id": row["trace_id"],
-        }
-        for row in rows
+def draw_map(answer: Json, view: View, metric: str, chosen: Selection | None) -> None:
+    """Draw the map, and take what the reader has done in it."""
+    lines = [
+        heat.percentile_line(answer, 0.5, palette.QUANTILES["p50"]),
+        heat.percentile_line(answer, 0.99, palette.QUANTILES["p99"]),
     ]
+    if st.session_state["week"]:
+        lines += last_week(answer, view, metric)
+    done = heat.draw(
+        answer, view.zone, key="heat", events=events(view, answer["window"]["end"]), lines=lines, selection=chosen
+    )
+    if done and "zoom" in done:
+        filters.show_range(*done["zoom"])
+    if done:
+        address.choose(**done)
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000
+def last_week(answer: Json, view: View, metric: str) -> list[Json]:
+    """P99 of the same hours a week before, in the columns of this map; empty where nothing is known of them."""
+    begin, end = (instant(answer["window"][name]) - WEEK for name in ("start", "end"))
+    params = (("start", filters.written(begin)), ("end", filters.written(end)), *view.labels)
+    found = fetch(ask("heatmap", params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
+    if isinstance(found, Problem) or not found["cells"]:
+        st.caption("No request ended a week before.", width="content")
+        return []
+    return [heat.percentile_line(found, 0.99, palette.QUANTILES["p99"], is_ghost=True)]
 
 
-def link(row: Json) -> str:
-    """URL of a request's waterfall, relative to this page."""
-    return "/request?" + urlencode({"trace_id": row["trace_id"], "span_id": row["span_id"]})
+def events(view: View, end: str) -> list[Json]:
+    """Incidents and changes of the range; those that the key may not read, or that nobody answers, are left out."""
+    told = [fetch(ask(path, view.params)) for path in ("incidents", "changes")]
+    incidents, changes = ({} if isinstance(one, Problem) else one for one in told)
+    return heat.marks(incidents.get("incidents", []), changes.get("changes", []), end)
 
 
-def columns(zone: tzinfo) -> dict[str, Any]:
-    """Formats of the table's columns."""
-    shown: dict[str, Any] = {
-        f"{name} ms": st.column_config.NumberColumn(format="%.1f") for name in MILLISECONDS.values()
-    }
-    shown["open"] = st.column_config.LinkColumn("trace", display_text=r"trace_id=(\w{8})", pinned=True)
-    shown["ended"] = st.column_config.DatetimeColumn(f"ended ({zone})", format="MM-DD HH:mm:ss", timezone=str(zone))
-    return shown
+def compared(view: View, metric: str, chosen: Selection | None) -> tuple[Json | Problem, str]:
+    """The answer of `/differences`, and the words for the other requests.
+
+    Those are the others of the same time, or of the whole range if there are fewer than `FEWEST` of them.
+    """
+    if chosen is None:
+        return fetch(ask("differences", view.params, slo=view.slo)), "the good ones"
+    own = {"select.status": "error"} if chosen.failed else chosen.bounds(metric)
+    begin, end = chosen.times()
+    if own:
+        same_time = (("start", begin), ("end", end), *view.labels)
+        found = fetch(ask("differences", same_time, slo=view.slo, **own))
+        if isinstance(found, Problem) or found["others"] >= FEWEST:
+            return found, "the others of the same time"
+    whole = {**own, "select.start": begin, "select.end": end}
+    return fetch(ask("differences", view.params, slo=view.slo, **whole)), "all others of the range"
+
+
+def sentence(found: Json | Problem, metric: str, chosen: Selection | None, view: View) -> str:
+    """What is shown, in words: `**1 204 requests** · 12:03 – 12:40 · TTFT 1.2 s – 11 s · 93 % bad`."""
+    if isinstance(found, Problem):
+        return ""
+    inside = [cell for cell in found["cells"] if chosen is None or _is_inside(found, cell, chosen)]
+    of = "failed" if chosen and chosen.failed else "requests"
+    n, bad = sum(cell[of] for cell in inside), sum(cell["bad"] for cell in inside)
+    if chosen is None:
+        return f"**{count(n)} requests** of the range · {percent(bad / n if n else None)} bad"
+    begin, end = (datetime.fromtimestamp(at, UTC).astimezone(view.zone) for at in (chosen.t0, chosen.t1))
+    day = "%b %d " if begin.date() != datetime.now(view.zone).date() else ""
+    parts = [f"**{count(n)} {'failed ' if chosen.failed else ''}requests**", f"{begin:{day}%H:%M:%S} – {end:%H:%M:%S}"]
+    if chosen.bounds(metric):
+        parts.append(f"{metric.upper()} {duration(chosen.lo or 0.0)} – {duration(chosen.hi)}")
+    if not chosen.failed:
+        parts.append(f"{percent(bad / n if n else None)} bad")
+    return " · ".join(parts)
+
+
+def _is_inside(answer: Json, cell: Json, chosen: Selection) -> bool:
+    """The middle of a cell lies in the selection."""
+    at = instant(answer["start"]).timestamp() + (cell["x"] + 0.5) * answer["column_s"]
+    if not chosen.t0 <= at < chosen.t1:
+        return False
+    if chosen.failed or (chosen.lo is None and chosen.hi is None):
+        return True
+    if cell["y"] is None:
+        return False
+    low, high = answer["edges_s"][cell["y"]], answer["edges_s"][cell["y"] + 1]
+    middle = (low * high) ** 0.5
+    return bool((chosen.lo or 0.0) <= middle <= (chosen.hi or float("inf")))

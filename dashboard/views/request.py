@@ -59,7 +59,7 @@ def page() -> None:
         components.problem(unknown(trace_id) if trail.status == 404 else trail)
         return
     is_open = trail["request"]["status"] == "in_flight"
-    components.refreshed(lambda _: body(trace_id, span_id), view, OPEN_REFRESH_S if is_open else None)
+    components.refreshed(lambda _: body(trace_id, span_id), view, OPEN_REFRESH_S if is_open else 0)
 
 
 def ids_of(asked: str) -> tuple[str, str] | Problem:

@@ -9,7 +9,7 @@ from dashboard import components
 from dashboard.components import _crowds, _interval
 from dashboard.filters import View
 from dashboard.views.events import cold_start_row
-from dashboard.views.explore import table
+from dashboard.views.requests import table
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,11 @@ def test_an_error_is_called_one_in_lists_also_with_a_type():
         "slo_class",
         "vantage",
         "service",
+        "instance",
         "request_id",
     )
     row = dict.fromkeys(names, "x") | dict.fromkeys(
-        ("end", "input_tokens", "output_tokens", "cached_tokens", "preemptions")
+        ("end", "input_tokens", "output_tokens", "cached_tokens", "preemptions", "ttft_s", "tpot_s", "e2e_s")
     )
     kinds = [("ok", ""), ("error", ""), ("error", "ok"), ("error", "timeout")]
     rows = [row | {"verdicts": [], "status": status, "error_type": kind} for status, kind in kinds]

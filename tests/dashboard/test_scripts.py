@@ -41,20 +41,57 @@ SUMMARY = {
 }  # fmt: skip
 
 
-def test_the_variants_are_one_question_that_a_key_of_one_tenant_may_ask(show):
+def sided(**more):
+    """An answer of `/compare` without any latency."""
+    nothing = {"p50": None, "p90": None, "p99": None}
+    side = {
+        "name": "v1", "requests": {"total": 4, "failed": 1}, "attainment": 0.5, "requests_per_s": 1.0,
+        "output_tokens_per_s": None, "goodput_per_s": None, "running": None,
+        "ttft_s": nothing, "tpot_s": nothing, "e2e_s": nothing,
+    }  # fmt: skip
+    return {
+        "verdict": "not decided", "kind": "not decided", "relevant": 0.1, "a": side, "b": side | {"name": "v2"},
+        "ratios": {}, "attainment": None, "like_for_like_by": [], "mix": {}, "warnings": ["the *load* differs"],
+        "more_requests": {"a": 1000, "b": None}, **more,
+    }  # fmt: skip
+
+
+def compared(path):
+    told = {
+        "compare": sided(),
+        "labels": {"labels": {"variant": [{"value": v, "requests": 4} for v in ("v2", "", "v1", "v0")]}},
+        "changes": {"changes": []},
+        "heatmap": {"edges_s": [], "cells": []},
+        "summary": grouped(int8=0.1, baseline=0.2, int4=0.3),
+        "slos": {"slos": []},
+    }
+    return told[path]
+
+
+def test_two_sides_are_compared_as_the_link_says_or_the_commonest_variants(show):
     asked = []
 
     def answer(path):
         asked.append(path)
-        if path == "engines":
-            return httpx.Response(403, json={"title": "Forbidden", "detail": "engine processes serve all tenants"})
-        return {"slos": []} if path == "slos" else grouped(int8=0.1, baseline=0.2)
+        return compared(path)
 
     shown = show("compare", answer)
-    assert (len(shown.exception), len(shown.error), len(shown.info)) == (0, 0, 0)
-    assert list(shown.dataframe[0].value["variant"]) == ["baseline", "int8"]
-    assert asked.count("summary") == 1
-    assert "data until 10:14:54 UTC" in " ".join(one.value for one in shown.caption)
+    assert (len(shown.exception), len(shown.error)) == (0, 0)
+    assert [shown.selectbox(key=f"pick {side}.variant").value for side in "ab"] == ["v2", "v1"]
+    assert asked.count("compare") == 1
+    assert {"**not decided.**", r"The \*load\* differs."} <= {one.value for one in shown.warning}
+    shown = show("compare", compared, **{"a.variant": "v0", "b.variant": "gone"})
+    assert [shown.selectbox(key=f"pick {side}.variant").value for side in "ab"] == ["v0", "gone"]
+    shown = show("compare", compared, at="2026-11-21T10:00:00Z", span="6h")
+    assert (shown.selectbox(key="by").value, shown.selectbox(key="pick span").value) == ("change", "6h")
+
+
+def test_a_side_that_is_missing_is_asked_for(show):
+    shown = show("compare", compared, **{"a.variant": "v0"})
+    assert "Choose an A and a B" in shown.info[0].value
+    shown.selectbox(key="by").select("model").run()
+    assert "Choose an A and a B" in shown.info[0].value
+    assert dict(shown.query_params) == {}
 
 
 def grouped(total=None, **tpot_s):
@@ -62,20 +99,24 @@ def grouped(total=None, **tpot_s):
     return SUMMARY | {"groups": groups, "groups_total": total or len(groups)}
 
 
-def test_a_range_without_variants_says_so_and_others_are_counted(show):
-    assert "has a variant" in show("compare", lambda _: grouped() | {"slos": [], "engines": []}).info[0].value
-    shown = show("compare", lambda _: grouped(total=7, a=0.1) | {"slos": [], "engines": []})
-    assert "Variants that are not shown: 6. Choose some with a filter." in [one.value for one in shown.caption]
+@pytest.mark.parametrize(("total", "left_out"), [(3, None), (7, "4")])
+def test_more_than_two_variants_have_a_table_and_a_curve_and_others_are_counted(show, total, left_out):
+    told = {"summary": grouped(total=total, a=0.1, b=0.2, c=0.3)}
+    shown = show("compare", lambda path: told.get(path) or compared(path))
+    assert list(shown.dataframe[-1].value["variant"]) == ["a", "b", "c"]
+    assert [one.value for one in shown.subheader][-2:] == ["All variants", "Throughput against latency"]
+    words = [one.value for one in shown.caption if "not shown" in one.value]
+    assert words == (
+        [] if left_out is None else [f"Variants that are not shown: {left_out}. Choose some with a filter."]
+    )
 
 
-@pytest.mark.parametrize(("tpot_s", "curves"), [((0.1, 0.2), 1), ((0.1, None), 0), ((0.1,), 0)])
-def test_a_curve_needs_two_points(show, tpot_s, curves):
-    """A variant with requests of one token has no TPOT, and so no point."""
-    told = grouped(**{f"v{n}": s for n, s in enumerate(tpot_s)}) | {"slos": [], "engines": []}
-    shown = show("compare", lambda _: told)
-    assert (len(shown.exception), len(shown.error)) == (0, 0)
-    assert len(shown.dataframe[0].value) == len(tpot_s)
-    assert len(shown.subheader) == curves
+@pytest.mark.parametrize("tpot_s", [(0.1, 0.2), (0.1,), ()])
+def test_two_variants_are_no_curve(show, tpot_s):
+    told = {"summary": grouped(**{f"v{n}": s for n, s in enumerate(tpot_s)})}
+    shown = show("compare", lambda path: told.get(path) or compared(path))
+    assert len(shown.exception) == 0
+    assert "All variants" not in [one.value for one in shown.subheader]
 
 
 def test_the_page_of_an_empty_collector_does_not_show_its_password(monkeypatch):

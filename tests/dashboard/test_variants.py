@@ -2,7 +2,7 @@
 
 import pytest
 
-from dashboard.views.compare import MOST, curve, in_order, row, shown
+from dashboard.views.variants import MOST, curve, in_order, row, shown
 
 
 def summary(tokens_per_s, tpot, **more):

@@ -1,0 +1,79 @@
+"""What is different about some requests: conditions that are commoner among them, each with its two shares as bars."""
+
+from __future__ import annotations
+
+import html
+
+import streamlit as st
+
+from dashboard import components, filters, palette
+from dashboard.api import Problem
+from dashboard.transform import Json
+from tokentrail.shared.formatting import count, one_line, percent, plain, significant
+
+MOST = 10
+BEYOND = 3
+"""Conditions of which `also` names so many."""
+
+
+def draw(found: Json | Problem, others: str) -> None:
+    """Draw the differences. `others` are the requests that the selected ones are compared with, in words."""
+    if isinstance(found, Problem):
+        components.problem(found)
+        return
+    st.markdown(
+        f"**What is different about them** · share among {count(found['selected'])} selected (red) and among {others} "
+        f"({count(found['others'])}, grey)"
+    )
+    if not found["selected"]:
+        st.caption("No request is selected, so there is nothing to compare.")
+        return
+    if not found["differences"]:
+        st.caption(f"None of the recorded dimensions differs from {others} by more than chance.")
+    for number, one in enumerate(found["differences"][:MOST]):
+        key = f"difference-{number}"
+        with st.container(horizontal=True, wrap=False, vertical_alignment="center", gap="xxsmall", key=key):
+            st.html(row(one), width="stretch")
+            _buttons(one, number)
+
+
+def row(one: Json) -> str:
+    """One difference as HTML: its condition, two bars, the shares and how many times commoner it is."""
+    name = " and ".join(words(condition) for condition in one["conditions"])
+    also = one["also"][:BEYOND]
+    more = f" and {len(one['also']) - BEYOND} more" if len(one["also"]) > BEYOND else ""
+    behind = f"<small>also: {html.escape(one_line(', '.join(also)))}{more}</small>" if also else ""
+    lift = "only here" if one["lift"] is None else f"{significant(one['lift'], 2)} ×"
+    bars = "".join(
+        f'<i style="width:{max(100 * one[side]["share"], 0.3):.1f}%;background:{colour}"></i>'
+        for side, colour in (("selected", palette.SELECTED), ("others", palette.QUIET))
+    )
+    shares = f"{percent(one['selected']['share'])} / {percent(one['others']['share'])}"
+    return (
+        f'<div class="tt-difference"><span>{html.escape(one_line(name))}{behind}</span><span>{bars}</span>'
+        f"<span>{shares}<small>{lift}</small></span></div>"
+    )
+
+
+def words(condition: Json) -> str:
+    """A condition: `variant = v2.4`, `input tokens at least 3 718`."""
+    name, value = condition["dimension"].replace("_", " "), condition["value"]
+    is_bound = value.startswith(("at least ", "less than ", "not known"))
+    return f"{name} {value}" if is_bound else f"{name} = {value or '(none)'}"
+
+
+def _buttons(one: Json, number: int) -> None:
+    """Buttons that keep the requests with a condition, or leave them out: for labels by which every page filters."""
+    usable = [c for c in one["conditions"] if c["dimension"] in filters.LABELS]
+    if not usable:
+        return
+    name = " and ".join(words(condition) for condition in usable)
+    for sign, label in (("", "is"), (filters.NOT, "is not")):
+        if label == "is not" and len(usable) > 1:
+            continue  # leaving out one and then the other is not leaving out both together
+        if st.button(
+            label, key=f"difference-{number}-{label}", type="tertiary", help=plain(f"Only requests: {label} {name}")
+        ):
+            for condition in usable:
+                filters.add(f"{sign}{condition['dimension']}", condition["value"])
+            st.rerun()
