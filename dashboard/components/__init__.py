@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import streamlit as st
 
 from dashboard import address
 from dashboard.api import Problem, api_url, ask, fetch
-from dashboard.filters import View, show_range
+from dashboard.filters import View
 from dashboard.help_texts import HELP
 from dashboard.transform import Json
 from tokentrail.shared.connection import OTHER_FORM
-from tokentrail.shared.formatting import cell, clock, data_until, duration, instant, plain, without_user
+from tokentrail.shared.formatting import cell, clock, count, data_until, plain, without_user
 
 _log = logging.getLogger(__name__)
 _last = {"took_s": 0.5}
@@ -128,32 +131,51 @@ def span(window: Json, zone: tzinfo) -> None:
 
 
 def no_data() -> None:
-    """Say that the collector has no data, and how to send some."""
+    """Say that the collector has no data, how to send some, and what has arrived so far."""
+    told = fetch(ask("collector"))
+    http, grpc = (_endpoint(told, *one) for one in (("otlp-http", 4318), ("otlp-grpc", 4317)))
     with st.container(key="no-data", border=True):
         st.subheader("No data yet")
         st.markdown(
             f"The collector at {plain(without_user(api_url()))} answers, but no engine has sent anything. "
             "Let one send:\n\n"
             "- vLLM, token by token: `pip install tokentrail` in its environment, and start it with "
-            "`OTEL_EXPORTER_OTLP_ENDPOINT=http://COLLECTOR:4318`\n"
+            f"`OTEL_EXPORTER_OTLP_ENDPOINT={http}`\n"
             "- an engine with tokentrail's SDK, or any instrumentation with OpenTelemetry's GenAI conventions: "
-            "`OTEL_EXPORTER_OTLP_ENDPOINT=http://COLLECTOR:4318` (HTTP) or `:4317` (gRPC)\n"
+            f"`OTEL_EXPORTER_OTLP_ENDPOINT={http}` (HTTP) or `{grpc}` (gRPC)\n"
             "- no engine yet: `tokentrail demo` runs one and sends it requests"
         )
+        if not isinstance(told, Problem):
+            st.markdown(plain(arrived(told)))
 
 
-def nothing_ended(window: Json, view: View) -> None:
-    """Say that no request ended in the range, and offer the time of the last one before."""
-    st.info(f"No request ended from {clock(window['start'], view.zone)} to {clock(window['end'], view.zone)}.")
-    found = fetch(ask("verdict", view.params))
-    last_ns = None if isinstance(found, Problem) else found["last_request_ns"]
-    if last_ns is None:
-        return
-    last = datetime.fromtimestamp(last_ns / 1e9, UTC)
-    length = instant(window["end"]) - instant(window["start"])
-    ago = duration((instant(window["end"]) - last).total_seconds())
-    if st.button(f"Go to the last one: {last.astimezone(view.zone):%b %d %H:%M}, {ago} before", key="last-data"):
-        show_range(last - length * 0.9, last + length * 0.1)
+def _endpoint(told: Json | Problem, name: str, port: int) -> str:
+    """The address to which engines send: the collector's listener, or its usual port if the key may not read it.
+
+    A listener on all addresses is reached under the name under which the dashboard reaches the API.
+    """
+    host = urlsplit(api_url()).hostname or "COLLECTOR"
+    listener = None if isinstance(told, Problem) else told["listeners"].get(name)
+    if listener is None:
+        return f"http://{host}:{port}"
+    parts = urlsplit(listener if "//" in listener else f"http://{listener}")
+    name = str(parts.hostname)
+    with suppress(ValueError):  # it is a name
+        name = host if ip_address(name).is_unspecified else name
+    return f"{parts.scheme}://{f'[{name}]' if ':' in name else name}:{parts.port}"
+
+
+def arrived(told: Json) -> str:
+    """What has come in at the collector: `Arrived so far: 3 payloads, refused 1 (unreadable: 1); 12 spans, …`"""
+    refused, left_out = _by_reason(told["payloads_refused"]), _by_reason(told["spans_left_out"])
+    received, spans = (count(told[name]) for name in ("payloads_received", "spans_received"))
+    return f"Arrived so far: {received} payloads, refused {refused}; {spans} spans, left out {left_out}."
+
+
+def _by_reason(counts: Mapping[str, int]) -> str:
+    """`2 (unreadable: 2)`."""
+    reasons = ", ".join(f"{reason}: {count(n)}" for reason, n in counts.items() if n)
+    return count(sum(counts.values())) + (f" ({reasons})" if reasons else "")
 
 
 def for_one_tenant() -> None:

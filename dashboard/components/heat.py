@@ -168,8 +168,10 @@ def percentile_line(answer: Json, quantile: float, colour: str, *, is_ghost: boo
         if not column.sum():
             values.append(None)
             continue
-        known = np.concatenate(([0.0], np.cumsum(column))) / column.sum()
-        values.append(round(float(np.exp(np.interp(quantile, known, edges))), 6))
+        below = np.concatenate(([0.0], np.cumsum(column))) / column.sum()
+        row = max(1, int(np.searchsorted(below, quantile)))
+        inside = (quantile - below[row - 1]) / (below[row] - below[row - 1])
+        values.append(round(float(np.exp(edges[row - 1] + inside * (edges[row] - edges[row - 1]))), 6))
     return {"values_s": values, "colour": colour, "dotted": is_ghost}
 
 

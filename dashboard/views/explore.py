@@ -13,8 +13,8 @@ from dashboard.components import heat
 from dashboard.components.heat import Selection
 from dashboard.filters import View, selected
 from dashboard.transform import Json
-from dashboard.views import differing, requests
-from tokentrail.shared.formatting import count, duration, instant, percent
+from dashboard.views import differing, happened, requests
+from tokentrail.shared.formatting import clock, count, duration, instant, percent, plain
 
 METRICS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "Queue": "queue"}
 COLUMNS, ROWS = 144, 36
@@ -33,19 +33,36 @@ def body(view: View) -> None:
     metric = _metric()
     chosen = Selection.of_url()
     with st.container(border=True, key="map"):
-        found = fetch(ask("heatmap", view.params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
-        if isinstance(found, Problem):
-            components.problem(found)
-        elif not found["cells"]:
-            components.nothing_ended(found["window"], view)
-        else:
+        told = fetch(ask("heatmap", view.params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
+        found = components.last_known(f"heatmap {metric}", told, view)
+        if found is not None and found["cells"]:
             draw_map(found, view, metric, chosen)
-    st.markdown(sentence(found, metric, chosen, view))
+        elif found is not None:
+            nothing(found["window"], view)
+            if address.get("status") not in ("in_flight", "lost"):
+                return
+    if isinstance(told, Problem) and told.status is None:
+        return  # nobody answers: the other parts would say so again
+    if found is not None:
+        st.markdown(sentence(found, metric, chosen, view))
     left, right = st.columns([6, 5], gap="medium")
     with left:
         panel(lambda: requests.draw(view, chosen, metric))
     with right:
         panel(lambda: differing.draw(*compared(view, metric, chosen)))
+
+
+def nothing(window: Json, view: View) -> None:
+    """Say that no request ended in the range, and lead to the last one, or to how an engine sends some."""
+    told = fetch(ask("verdict", view.params))
+    if isinstance(told, Problem):
+        components.problem(told)
+        return
+    if told["last_request_ns"] is None and not view.labels and not told["boxes"]:
+        components.no_data()
+        return
+    st.info(f"No request ended from {clock(window['start'], view.zone)} to {clock(window['end'], view.zone)}.")
+    happened.quiet(told, view)
 
 
 def panel(draw: Callable[[], None]) -> None:
@@ -99,7 +116,7 @@ def last_week(answer: Json, view: View, metric: str) -> list[Json]:
     params = (("start", filters.written(begin)), ("end", filters.written(end)), *view.labels)
     found = fetch(ask("heatmap", params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
     if isinstance(found, Problem) or not found["cells"]:
-        st.caption("No request ended a week before.", width="content")
+        st.caption(f"Last week: {plain(found.title) if isinstance(found, Problem) else 'no request ended then'}.")
         return []
     return [heat.percentile_line(found, 0.99, palette.QUANTILES["p99"], is_ghost=True)]
 
@@ -129,10 +146,8 @@ def compared(view: View, metric: str, chosen: Selection | None) -> tuple[Json | 
     return fetch(ask("differences", view.params, slo=view.slo, **whole)), "all others of the range"
 
 
-def sentence(found: Json | Problem, metric: str, chosen: Selection | None, view: View) -> str:
+def sentence(found: Json, metric: str, chosen: Selection | None, view: View) -> str:
     """What is shown, in words: `**1 204 requests** · 12:03 – 12:40 · TTFT 1.2 s – 11 s · 93 % bad`."""
-    if isinstance(found, Problem):
-        return ""
     inside = [cell for cell in found["cells"] if chosen is None or _is_inside(found, cell, chosen)]
     of = "failed" if chosen and chosen.failed else "requests"
     n, bad = sum(cell[of] for cell in inside), sum(cell["bad"] for cell in inside)

@@ -4,7 +4,9 @@ from base64 import b64decode
 from datetime import UTC
 
 import pytest
+import streamlit as st
 
+from dashboard import address
 from dashboard.api import Query
 from dashboard.components import heat
 from dashboard.components.heat import Selection, columns, in_words, marks, percentile_line
@@ -113,7 +115,7 @@ def test_percentiles_follow_the_cells_and_an_empty_column_has_none():
     line = percentile_line(answer, 0.5, "#000")["values_s"]
     assert line[:2] == pytest.approx([0.25 * 2**0.5, 0.25 * 2**0.625], abs=1e-4)
     assert line[2:] == [None] * 4
-    assert percentile_line(answer, 1.0, "#000")["values_s"][:2] == [0.5, 2.0]
+    assert percentile_line(answer, 1.0, "#000")["values_s"][:2] == pytest.approx([0.5, 2.0])
     assert percentile_line(grid() | {"edges_s": []}, 0.5, "#000")["values_s"] == [None] * 6
 
 
@@ -136,12 +138,12 @@ def test_events_stand_above_the_map_the_shortest_first_and_those_that_last_end_w
 
 def test_a_selection_goes_through_the_url(monkeypatch):
     held: dict[str, str] = {}
-    monkeypatch.setattr(heat.address.st, "query_params", held)
+    monkeypatch.setattr(st, "query_params", held)
     for chosen in (AREA, Selection(T0, T0 + 60, failed=True), Selection(T0, T0 + 60)):
         held.clear()
-        heat.address.put(**chosen.in_url())
+        address.put(**chosen.in_url())
         assert Selection.of_url() == chosen
-    heat.address.put(**heat.cleared())
+    address.put(**heat.cleared())
     assert (held, Selection.of_url()) == ({}, None)
     held.update(t0="10", t1="10")
     assert Selection.of_url() is None

@@ -1,6 +1,5 @@
 """The pages, run without a browser, over answers that a test makes up."""
 
-import httpx
 import pytest
 from streamlit.testing.v1 import AppTest
 
