@@ -207,8 +207,17 @@ def test_names_of_others_are_text(show):
 
 def test_an_empty_store_shows_how_to_connect_and_nothing_else(show):
     nothing = verdict("quiet", sentence="No request ended in this range. None has ended yet.", slos=[slo()])
-    shown = show("", answers(nothing, engines={"engines": [], "window": WINDOW}))
-    assert any("OTEL_EXPORTER_OTLP_ENDPOINT" in one.value for one in shown.markdown)
+    collector = {
+        "listeners": {"otlp-http": "http://0.0.0.0:24318", "otlp-grpc": "http://[::1]:24317"}, "payloads_received": 3,
+        "payloads_refused": {"unreadable": 2, "too_large": 0}, "spans_received": 1200, "spans_left_out": {},
+    }  # fmt: skip
+    shown = show("", answers(nothing, engines={"engines": [], "window": WINDOW}, collector=collector))
+    how, arrived = (one.value for one in shown.markdown if "OTLP" in one.value or "Arrived" in one.value)
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:24318`" in how
+    assert "`http://[::1]:24317` (gRPC)" in how
+    assert arrived.replace("\\", "") == (
+        "Arrived so far: 3 payloads, refused 2 (unreadable: 2); 1 200 spans, left out 0."
+    )
     assert html(shown).count('tt-slos"') == 0
     seen = show("", answers(nothing))
     assert not any("OTEL_EXPORTER_OTLP_ENDPOINT" in one.value for one in seen.markdown)
