@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tokentrail.shared.formatting import duration, instant
+from tokentrail.shared.formatting import THRESHOLDS, duration, instant
 
 Json = Mapping[str, Any]
 
@@ -105,7 +105,7 @@ def thresholds(slos: Sequence[Json], metric: str, only: str | None) -> dict[str,
 def missed(verdicts: Sequence[Json]) -> list[str]:
     """The thresholds that a request missed, in words: `TTFT 750 ms, 250 ms more than chat's 500 ms`."""
     return [
-        f"{miss['threshold'].upper()} {duration(miss['value_s'])}, {duration(miss['over_s'])} more than "
+        f"{THRESHOLDS[miss['threshold']]} {duration(miss['value_s'])}, {duration(miss['over_s'])} more than "
         f"{verdict['slo']}'s {duration(miss['limit_s'])}"
         for verdict in verdicts
         for miss in verdict["missed"]
@@ -117,7 +117,7 @@ def missed_by(verdicts: Sequence[Json]) -> str | None:
     slos = {verdict["slo"]: verdict["missed"] for verdict in verdicts if verdict["missed"]}
     return (
         "; ".join(
-            f"{slo}: " + ", ".join(f"{miss['threshold'].upper()} +{duration(miss['over_s'])}" for miss in of_slo)
+            f"{slo}: " + ", ".join(f"{THRESHOLDS[miss['threshold']]} +{duration(miss['over_s'])}" for miss in of_slo)
             for slo, of_slo in slos.items()
         )
         or None

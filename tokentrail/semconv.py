@@ -142,7 +142,13 @@ TIME_TO_FIRST_TOKEN: Final = "tokentrail.time_to_first_token"
 """TTFT: seconds (double) from arrival to the first token; absent when no token was emitted."""
 TIME_TO_LAST_TOKEN: Final = "tokentrail.time_to_last_token"
 """Seconds (double) from arrival to the last token; differs from the span's duration when the request failed or was
-cancelled later."""
+cancelled later. An announcement has the latest one so far."""
+LONGEST_GAP: Final = "tokentrail.longest_gap"
+"""Seconds (double): the longest wait between two tokens of one answer, or between two arrivals that a client or a proxy
+saw. Where the request failed or was cancelled, the wait from the last token to the end counts too. 0: all came at once.
+Absent without tokens, or when records of some were lost. An announcement has the longest so far."""
+LONGEST_GAP_INDEX: Final = "tokentrail.longest_gap.index"
+"""The place in its answer, counted from 0, of the token (or the arrival) that was waited for."""
 CHOICES: Final = "tokentrail.choices"
 """The number of choices that got tokens; absent for a request with one answer."""
 TIME_BETWEEN_TOKENS: Final = "tokentrail.time_between_tokens"

@@ -18,7 +18,7 @@ from collector.measure.explained import Metric
 from collector.measure.explanation import Explanation
 from collector.measure.reader import Reader
 from collector.measure.times import parse_moment
-from collector.slo.model import Promise, Thresholds
+from collector.slo.model import THRESHOLDS, Promise, Thresholds
 from collector.sql.fragment import Fragment, all_of, any_of, negated
 
 _MOST_SETS = 50
@@ -33,6 +33,8 @@ class ExplainQuery(WindowQuery):
     ttft: Duration | None = Field(None, description="bad for these thresholds, in place of an SLO")
     tpot: Duration | None = None
     e2e: Duration | None = None
+    gap: Duration | None = None
+    first_visible: Duration | None = None
     verdict: Literal["bad"] | None = Field(None, description="the default, unless a metric is given")
     metric: Metric | None = Field(None, description="in place of a verdict: the requests in the tail of this metric")
     quantile: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = Field(
@@ -69,10 +71,10 @@ def _question(reader: Reader, query: ExplainQuery) -> Question:
     if query.metric is not None and query.verdict is not None:
         raise bad_parameter("metric", "is in place of verdict: give one of them")
     if query.metric is None and query.quantile is not None:
-        raise bad_parameter("quantile", "is that of a metric: give metric=ttft, tpot or e2e too")
+        raise bad_parameter("quantile", f"is that of a metric: give one of {THRESHOLDS} too, as in metric=ttft")
     given = {name: ns for name in Thresholds.model_fields if (ns := getattr(query, name)) is not None}
     if given and query.slo is not None:
-        raise bad_parameter("slo", "has thresholds of its own: give it, or ttft, tpot and e2e")
+        raise bad_parameter("slo", f"has thresholds of its own: give it, or {THRESHOLDS}")
     promises: tuple[Promise, ...] = reader.slos
     if query.slo is not None:
         promises = (find_slo(reader.slos, query.slo),)

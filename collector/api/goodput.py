@@ -11,7 +11,7 @@ from collector.api.context import Context
 from collector.api.parameters import Duration, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.measure.goodput import GoodputAnswer, goodput
-from collector.slo.model import Thresholds
+from collector.slo.model import THRESHOLDS, Thresholds
 
 
 class GoodputQuery(WindowQuery):
@@ -20,6 +20,8 @@ class GoodputQuery(WindowQuery):
     ttft: Duration | None = Field(None, description="longest TTFT, for example `500ms`")
     tpot: Duration | None = Field(None, description="longest TPOT, for example `100ms`")
     e2e: Duration | None = Field(None, description="longest E2E, for example `30s`")
+    gap: Duration | None = Field(None, description="longest wait between two tokens of one answer, for example `2s`")
+    first_visible: Duration | None = Field(None, description="longest time to the first visible token")
     surface: Literal["0", "1"] = Field("0", description="with `1`, attainment for every pair of TTFT and TPOT too")
 
 
@@ -32,9 +34,9 @@ def router(ctx: Context) -> APIRouter:
         """Goodput and attainment for thresholds given now; at least one."""
         reader = ctx.reader()
         window = query.window(reader)
-        thresholds = Thresholds.model_construct(ttft=query.ttft, tpot=query.tpot, e2e=query.e2e)
+        thresholds = Thresholds.model_construct(**{name: getattr(query, name) for name in Thresholds.model_fields})
         if not thresholds.given():
-            raise bad_parameter("ttft", "give at least one of ttft, tpot and e2e, such as ttft=500ms")
+            raise bad_parameter("ttft", f"give at least one of {THRESHOLDS}, such as ttft=500ms")
         return goodput(reader, window, query.vantage, thresholds, with_surface=query.surface == "1")
 
     return routes

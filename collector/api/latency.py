@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from collector.api.parameters import Duration, WindowQuery
 from collector.api.problems import bad_parameter
+from collector.measure.heatmap import Metric
 from collector.sql.fragment import Fragment
-
-Latency = Literal["ttft", "tpot", "e2e", "queue"]
 
 
 class LatencyQuery(WindowQuery):
     """Requests with a latency between two bounds."""
 
-    metric: Latency | None = Field(None, description="select by this latency")
+    metric: Metric | None = Field(None, description="select by this latency")
     at_least: Duration | None = Field(None, description="select a latency of so much or more, such as `500ms`")
     at_most: Duration | None = Field(None, description="select a latency of so much or less")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from fastapi import APIRouter, Query
@@ -26,14 +26,14 @@ from collector.measure.hops import read_hops, without_doubles
 from collector.measure.in_flight import InFlight
 from collector.measure.reader import Reader
 from collector.measure.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
-from collector.measure.verdicts import Verdict
+from collector.measure.verdicts import Threshold, Verdict
 from collector.measure.window import Window
 from collector.query.template import part
 from collector.slo.model import Slo
 from collector.sql.fragment import FALSE, TRUE, Fragment, all_of
 
-Sort = Literal["end", "ttft", "tpot", "e2e"]
-_ORDER: Mapping[Sort, str] = {"end": "end", "ttft": "ttft_ns", "tpot": "tpot_ns", "e2e": "e2e_ns"}
+Sort = Literal["end", "ttft", "tpot", "e2e", "gap", "first_visible"]
+_ORDER: Mapping[Sort, str] = {"end": "end", **{name: f"{name}_ns" for name in get_args(Threshold)}}
 _KEYS: Mapping[Sort, str] = {**_ORDER, "tpot": "reinterpretAsUInt64(tpot_ns)"}
 """Integers in the same order. The bits of a float that is not negative are one, and a cursor holds them exactly."""
 
@@ -52,6 +52,9 @@ class RequestsQuery(LatencyQuery):
     slo: Name | None = Field(None, description="only requests that this SLO selects")
     verdict: Verdict | None = Field(
         None, description="only requests with this verdict of `slo`, or without it of all SLOs together"
+    )
+    missed: Threshold | None = Field(
+        None, description="only requests that missed this threshold of `slo`, or without it of any SLO"
     )
     service: Name | None = Field(None, description="only requests to processes of this service")
     instance: Name | None = Field(None, description="only requests to this engine process")
@@ -116,7 +119,7 @@ def router(ctx: Context) -> APIRouter:
             window = replace(window, filter=all_of(window.filter, _caused(query, window, reader.now_ns)))
         if query.status in ("in_flight", "lost"):
             return Requests(window=told, **_not_ended(reader, window, query, slo))
-        wanted, total = verdicts.wanted(reader, asked, slo, query.verdict)
+        wanted, total = verdicts.wanted(reader, asked, slo, query.verdict, query.missed)
         is_all = window == asked and query.status is None
         window = replace(window, filter=all_of(window.filter, wanted))
         return Requests(window=told, **_ended(reader, window, query, total if is_all else None))
@@ -196,7 +199,7 @@ def _after(sort: Sort, last: Cursor) -> Fragment:
 
 def _not_ended(reader: Reader, window: Window, query: RequestsQuery, slo: Slo | None) -> dict[str, Any]:
     in_flight = open_requests(reader, window)
-    chosen = verdicts.in_flight_with_verdict(in_flight, reader.slos, slo, query.verdict)
+    chosen = verdicts.in_flight_with_verdict(in_flight, reader.slos, slo, query.verdict, query.missed)
     chosen &= in_flight.is_lost if query.status == "lost" else ~in_flight.is_lost
     order = sorted((int(in_flight.began_ns[i]), in_flight.key(i), i) for i in np.flatnonzero(chosen).tolist())
     last = cursor.read(query.cursor, query.sort)
@@ -226,6 +229,7 @@ def _announced(reader: Reader, in_flight: InFlight, places: list[int], status: s
         {name: values[i] for name, values in in_flight.columns.items()}
         | UNKNOWN_IN_FLIGHT
         | {"status": status, "trace_id_hex": key[:32], "span_id_hex": key[32:], "began_ns": began_ns}
+        | {"gap_ns": in_flight.longest_gap_ns(i)}
         | {name: known[key][name] if key in known else other for name, other in _ONLY_ANNOUNCED.items()}
         for i, key, began_ns in zip(places, keys, began, strict=True)
     ]

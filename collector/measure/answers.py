@@ -50,11 +50,13 @@ class ThresholdsOut(Answer):
     ttft_s: float | None
     tpot_s: float | None
     e2e_s: float | None
+    gap_s: float | None
+    first_visible_s: float | None
 
     @classmethod
     def of(cls, thresholds: Thresholds) -> ThresholdsOut:
         """The thresholds as answers repeat them."""
-        return cls(ttft_s=seconds(thresholds.ttft), tpot_s=seconds(thresholds.tpot), e2e_s=seconds(thresholds.e2e))
+        return cls.model_validate({f"{name}_s": seconds(getattr(thresholds, name)) for name in Thresholds.model_fields})
 
 
 class Distribution(Answer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from collector.causes.names import PARTS
 from collector.measure.reader import Reader
 from collector.measure.tail import Bad, Bools, Floats, Of, Times, Typical
+from collector.measure.verdicts import Threshold
 from collector.measure.window import Window
 from collector.query.template import part
 from collector.slo.cells import Cells
@@ -19,7 +20,7 @@ from collector.slo.judge import LARGEST_US, UNKNOWN_US
 from collector.slo.model import Promise
 from collector.sql.fragment import FALSE, Fragment
 
-Metric = Literal["ttft", "tpot", "e2e"]
+Metric = Threshold
 Array = npt.NDArray[Any]
 
 MOST_CHOSEN: Final = 200_000
@@ -28,7 +29,8 @@ MOST_TYPICAL: Final = 50_000
 _CHOSEN: Final = np.dtype(
     [
         *(("end_ns", "<i8"), ("key", "<u4"), ("cell", "<u8"), ("weight", "<f8"), ("model", "<u8")),
-        *(("ttft_us", "<u4"), ("tpot_us", "<u4"), ("e2e_us", "<u4"), ("status", "u1"), ("is_bound", "u1")),
+        *(("ttft_us", "<u4"), ("tpot_us", "<u4"), ("e2e_us", "<u4"), ("gap_us", "<u4"), ("first_visible_us", "<u4")),
+        *(("status", "u1"), ("is_bound", "u1")),
     ]
 )
 COLUMNS: Final = [f"{of}_{name}_us" for of in ("ttft", "rest") for name in PARTS]
@@ -48,6 +50,8 @@ _OF_METRIC: Final[dict[Metric, tuple[str, Sequence[Of]]]] = {
     "ttft": (f"ttft_us BETWEEN 1 AND {LARGEST_US}", ["ttft"]),
     "tpot": (f"tpot_us BETWEEN 1 AND {LARGEST_US} AND tpot_at_most_ns IS NULL", ["rest"]),
     "e2e": ("true", ["ttft", "rest"]),
+    "gap": (f"gap_us BETWEEN 1 AND {LARGEST_US}", ["rest"]),
+    "first_visible": (f"first_visible_us BETWEEN 1 AND {LARGEST_US}", ["ttft", "rest"]),
 }
 
 
@@ -221,7 +225,8 @@ class Rows:
         """What judges these requests again, once some of their time is removed."""
         requests = self.requests
         judged, permille = Cells(promises).judged(requests["cell"]), self.rows["error_permille"]
-        ttft, tpot, e2e = (_microseconds(requests[name]) for name in ("ttft_us", "tpot_us", "e2e_us"))
+        names = ("ttft_us", "tpot_us", "e2e_us", "gap_us", "first_visible_us")
+        ttft, tpot, e2e, gap, visible = (_microseconds(requests[name]) for name in names)
         waited = (requests["status"] == _CANCELLED) & (requests["ttft_us"] == 0)
         return Bad(
             times=self.times,
@@ -231,6 +236,10 @@ class Rows:
             tpot=np.where(requests["tpot_us"] == 0, np.nan, tpot),
             tpot_unknown=np.isnan(tpot) | (requests["is_bound"] == 1),
             e2e=e2e,
+            gap=np.where(requests["gap_us"] == 0, np.nan, gap),
+            gap_unknown=np.isnan(gap),
+            visible=np.where(waited, e2e, np.where(requests["first_visible_us"] == 0, np.nan, visible)),
+            visible_unknown=np.isnan(visible) & ~waited,
             ok=requests["status"] == _OK,
             failed=requests["status"] == _FAILED,
             error=np.where(permille == _ERROR_UNKNOWN, np.nan, e2e * permille / 1000),

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
+from collector.measure.verdicts import Threshold
 from collector.slo.counts import Number
 
 Level = Literal["none", "phases", "estimated", "steps"]
@@ -194,7 +195,7 @@ class Explanation(Answer):
 
     window: WindowOut
     slo: str | None
-    metric: Literal["ttft", "tpot", "e2e"] | None
+    metric: Threshold | None
     quantile: float | None
     value_s: float | None
     """The percentile of the metric, where the tail begins."""
@@ -225,7 +226,13 @@ class Explanation(Answer):
 
 _MOST_NAMED: Final = 3
 _LEAST_NAMED: Final = 0.05
-_OF: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+_OF: Final = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "e2e": "E2E",
+    "gap": "longest gap between tokens",
+    "first_visible": "first visible token",
+}
 
 
 def sentence(

@@ -22,6 +22,8 @@ class Violations(Answer):
     ttft: Number
     tpot: Number
     e2e: Number
+    gap: Number
+    first_visible: Number
     failed: Number
     """Failed, or lost."""
 

@@ -19,7 +19,7 @@ from collector.slo.counts import Number, as_number
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
 
-Metric = Literal["ttft", "tpot", "e2e", "queue"]
+Metric = Literal["ttft", "tpot", "e2e", "queue", "gap", "first_visible"]
 _CELL: Final = np.dtype([("x", "<u2"), ("y", "<u2"), ("n", "<f8"), ("bad", "<f8"), ("failed", "<f8")])
 _LEAST_OCTAVES: Final = 1.0
 

@@ -43,6 +43,8 @@ class InFlight:
     elapsed_ns: Ints
     ttft_ns: Ints
     unmeasured: Bools
+    gap_ns: Ints
+    """The longest wait between two tokens so far, or since the latest token; -1: not known, or no token came."""
     later_tokens: Ints
     """Output tokens after the first, at least 1: the divisor of TPOT so far."""
     last_step_ns: Ints
@@ -69,16 +71,26 @@ class InFlight:
         waited = np.where(known, np.minimum(self.ttft_ns, self.elapsed_ns), self.elapsed_ns)
         return np.where(self.unmeasured, 0, waited)
 
+    def longest_gap_ns(self, i: int) -> int | None:
+        """The longest wait between two tokens of a request so far, or since its latest token."""
+        return int(self.gap_ns[i]) if self.gap_ns[i] >= 0 else None
+
     def longest_missed_ns(self, latency: str) -> Ints:
         """The largest whole threshold of a latency that each request is past and cannot meet any more; -1 for none.
 
         TPOT may recover while the engine process makes progress, so nothing is missed then. For a wait of 100 ns and 3
-        later tokens: 100 > 3 · 33 and not 100 > 3 · 34, so it is (100 - 1) // 3 = 33.
+        later tokens: 100 > 3 · 33 and not 100 > 3 · 34, so it is (100 - 1) // 3 = 33. Nobody tells before the end
+        which token was visible, but none is before the first.
         """
-        if latency == "tpot":
-            stands = self.no_progress & (self.ttft_ns >= 0)
-            return np.where(stands, (self.elapsed_ns - self.ttft_ns - 1) // self.later_tokens, -1)
-        return (self.first_token_ns if latency == "ttft" else self.elapsed_ns) - 1
+        match latency:
+            case "tpot":
+                stands = self.no_progress & (self.ttft_ns >= 0)
+                return np.where(stands, (self.elapsed_ns - self.ttft_ns - 1) // self.later_tokens, -1)
+            case "gap":
+                return self.gap_ns - 1
+            case "e2e":
+                return self.elapsed_ns - 1
+        return self.first_token_ns - 1
 
     def judged_behind(self, cells: Judged) -> Judged:
         """The judgement of cells, and behind them of these requests by the same promises."""
@@ -200,13 +212,20 @@ def judge_in_flight(
     began, seen, heard = (np.array(columns[name], np.int64) for name in ("began_ns", "seen_ns", "heard_ns"))
     until = np.minimum(seen, end_ns)
     last_step = np.array([_last_step(steps, process) for process in processes_of(columns)], np.int64)
+    elapsed = np.maximum(until - began, 0)
+    last_token, gap = (
+        np.array([-1 if ns is None else ns for ns in columns[name]], np.int64) for name in ("last_token_ns", "gap_ns")
+    )
+    # What was announced after the end of the window may have happened after it.
+    told = (last_token >= 0) & (seen <= end_ns)
     return InFlight(
         columns=columns,
         began_ns=began,
         seen_ns=seen,
-        elapsed_ns=np.maximum(until - began, 0),
+        elapsed_ns=elapsed,
         ttft_ns=np.array([-1 if ns is None else ns for ns in columns["ttft_ns"]], np.int64),
         unmeasured=np.array(columns["unmeasured"], bool),
+        gap_ns=np.where(told, np.maximum(gap, elapsed - last_token), -1),
         later_tokens=np.array([max(n or 0, 2) - 1 for n in columns["output_tokens"]], np.int64),
         last_step_ns=last_step,
         lost_at_ns=heard + lost_after_ns,

@@ -8,6 +8,7 @@ from typing import Any
 from collector.answer import Answer
 from collector.measure import verdicts
 from collector.measure.answers import PhaseOut, seconds
+from collector.measure.deadlines import Deadlines, deadlines
 from collector.measure.hops import MOST_OF_A_TRACE, hops_of
 from collector.measure.in_flight import judge_in_flight, last_steps
 from collector.measure.reader import Reader
@@ -115,6 +116,9 @@ class RequestDetail(Answer):
     """Of the listed steps; null: no step tells its prefills, no token's time is known, or the caller sees no steps."""
     longest_waits: list[LongWait]
     """The five longest waits after the first token, longest first."""
+    deadlines: list[Deadlines]
+    """Of each SLO that selects the request and promises TTFT and TPOT: how many tokens came after their deadline, and
+    how long after. Empty also if no token's time is known."""
     explained: RequestCauses | None
     """Which causes took its time; null while it has not ended."""
 
@@ -163,6 +167,7 @@ def _detail(reader: Reader, row: Mapping[str, Any], request: RequestRow, span_id
     tokens = reader.queries.rows("request_tokens", **ids, **span)
     events = reader.queries.rows("request_events", **ids, **span, **process)
     steps = reader.queries.rows("request_steps", **span, **process) if is_for_all else []
+    selecting = {verdict.slo for verdict in request.verdicts}
     waited_in, others = waiting_phases(tokens, phases), interfering(steps, tokens, phases)
     return RequestDetail(
         request=request,
@@ -180,6 +185,7 @@ def _detail(reader: Reader, row: Mapping[str, Any], request: RequestRow, span_id
         waits=waits(row),
         interference=interference(steps, others, tokens),
         longest_waits=longest_waits(tokens, waited_in, steps),
+        deadlines=deadlines([slo for slo in reader.slos if slo.name in selecting], tokens),
         explained=causes_of(reader, row) if "ended_ns" in row else None,
     )
 
@@ -219,7 +225,8 @@ def _open(reader: Reader, row: Mapping[str, Any]) -> RequestRow:
         heard_until_ns=reader.heard_until_ns,
     )
     (judgement,) = verdicts.of_open(reader.slos, in_flight, [0])
-    return request_row({**row, "status": "lost" if in_flight.is_lost[0] else "in_flight"}, judgement)
+    told = {"status": "lost" if in_flight.is_lost[0] else "in_flight", "gap_ns": in_flight.longest_gap_ns(0)}
+    return request_row({**row, **told}, judgement)
 
 
 def _times(row: Mapping[str, Any]) -> dict[str, float]:

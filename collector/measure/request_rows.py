@@ -16,12 +16,12 @@ from tokentrail.semconv import Phase
 
 _DURATIONS = (
     "ttft", "tpot", "tpot_at_most", "e2e", "queue", *(phase.value for phase in Phase if phase != Phase.QUEUED),
-    "first_visible", "wait_batch", "wait_tokens", "wait_kv", "wait_priority",
+    "first_visible", "gap", "wait_batch", "wait_tokens", "wait_kv", "wait_priority",
 )  # fmt: skip
 """Names of the columns that end in `_ns`, and of the fields that end in `_s`. `queue` is the time in phase `queued`."""
 UNKNOWN_IN_FLIGHT = {
     "error_type": "", "finish_reason": "", "cached_tokens": None, "reasoning_tokens": None, "drafted_tokens": None,
-    "accepted_tokens": None, "perplexity": None, "mean_entropy": None, "preemptions": None,
+    "accepted_tokens": None, "perplexity": None, "mean_entropy": None, "preemptions": None, "gap_index": None,
 }  # fmt: skip
 """Columns of a request that has not ended."""
 
@@ -75,6 +75,11 @@ class RequestRow(Answer):
     stalled_s: float | None
     first_visible_s: float | None
     """From arrival to the first token that is no hidden reasoning."""
+    gap_s: float | None
+    """The longest wait between two tokens, or arrivals, of one answer; null also: fewer than two. Of a request that was
+    cancelled, failed or has not ended, the wait since the latest one counts too."""
+    gap_index: int | None
+    """The place in its answer, from 0, of the token that was waited for."""
     wait_batch_s: float | None
     """The part of the wait for a step in which the batch was full; null, here and below: none, or not known."""
     wait_tokens_s: float | None

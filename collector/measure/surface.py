@@ -61,8 +61,8 @@ GRID: Final = {"ttft": TTFT_GRID_NS, "tpot": TPOT_GRID_NS}
 def surface(thresholds: Thresholds, counted: Counted) -> Surface:
     """Attainment at every pair of the two grids, which `counted` tells apart. Given thresholds join the grids.
 
-    A given E2E applies to every pair. A cell is good at the pairs from those on that it does not meet, if it ended ok,
-    and not bad at those from the ones on that it missed, unless it failed:
+    Other given thresholds apply to every pair. A cell is good at the pairs from those on that it does not meet, if it
+    ended ok, and not bad at those from the ones on that it missed, unless it failed:
 
         TTFT 22 ms of thresholds 10, 20, 25, 30 ms    two missed: good and not bad at 25 and 30 ms
         TTFT not known                                four not met, none missed: good at none, not bad at all
@@ -75,11 +75,14 @@ def surface(thresholds: Thresholds, counted: Counted) -> Surface:
     population, requests = counted.population, counted.requests
     outcomes = population.judged.of_all_slos()
     in_time = ~(outcomes.failed | outcomes.lost)
-    if thresholds.e2e is not None:
-        in_time &= ~population.judged.missed("e2e", thresholds.e2e)
+    met = outcomes.ok.copy()
+    for name, ns in thresholds.given().items():
+        if name not in GRID:
+            in_time &= ~population.judged.missed(name, ns)
+            met &= population.judged.met(name, ns)
     (unmet_ttft, missed_ttft), (unmet_tpot, missed_tpot) = (population.judged.places(name) for name in GRID)
     n = np.bincount(population.cell, population.n, len(in_time))
-    good = _up_to_each(shape, unmet_ttft, unmet_tpot, n * (in_time & outcomes.ok))
+    good = _up_to_each(shape, unmet_ttft, unmet_tpot, n * (in_time & met))
     not_bad = _up_to_each(shape, missed_ttft, missed_tpot, n * in_time)
     judged_counts = judged(
         total=requests.total,

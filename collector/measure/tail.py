@@ -118,6 +118,12 @@ class Bad:
     tpot_unknown: Bools
     """`tpot` is at most this, or nothing is known."""
     e2e: Floats
+    gap: Floats
+    """The longest wait between two tokens; NaN: it cannot exist or is not known."""
+    gap_unknown: Bools
+    visible: Floats
+    """The time to the first visible token, as `ttft`."""
+    visible_unknown: Bools
     ok: Bools
     failed: Bools
     error: Floats
@@ -140,13 +146,20 @@ class Bad:
             removed + np.where(removed > 0, slack, 0.0) + unexplained
             for removed, unexplained in zip((first, rest), doubt, strict=True)
         )
-        return Without(likely, self._relieved(promises, *least), self._relieved(promises, *most))
+        return Without(likely, self._relieved(promises, *least, at_least=True), self._relieved(promises, *most))
 
-    def _relieved(self, promises: Sequence[Promise], first: Floats, rest: Floats) -> Relieved:
-        """The weights of the requests that are good, and of those that nobody judges, when these times are removed."""
+    def _relieved(
+        self, promises: Sequence[Promise], first: Floats, rest: Floats, *, at_least: bool = False
+    ) -> Relieved:
+        """The weights of the requests that are good, and of those that nobody judges, when these times are removed.
+
+        Nobody tells where between the tokens a time lies: all of it in the longest gap, or `at_least` anywhere.
+        """
         later = np.maximum(np.nan_to_num(self.times.later), 1.0)
         latencies = {"ttft": self.ttft - first, "tpot": self.tpot - rest / later, "e2e": self.e2e - first - rest}
+        latencies |= {"gap": self._gap_without(rest, later, at_least=at_least), "first_visible": self.visible - first}
         unknown = {"ttft": self.ttft_unknown, "tpot": self.tpot_unknown, "e2e": np.zeros(len(self.ok), bool)}
+        unknown |= {"gap": self.gap_unknown, "first_visible": self.visible_unknown}
         meets, is_known = ~self.failed, np.ones(len(self.ok), bool)
         for promise, selected in zip(promises, self.selected, strict=True):
             others = ~selected
@@ -156,6 +169,14 @@ class Bad:
                 is_known = is_known & (others | ~unknown[name] | (latencies[name] <= ns / 1000))
         good = meets & self.ok & is_known
         return Relieved(float(self.weight[good].sum()), float(self.weight[meets & ~good].sum()))
+
+    def _gap_without(self, removed: Floats, later: Floats, *, at_least: bool) -> Floats:
+        """The longest wait when this time after the first token is removed. It is no shorter than the mean of all
+        waits, and no longer than they are together.
+        """
+        left = np.maximum(self.times.rest.sum(0) - removed, 0.0)
+        gap = left if at_least else np.maximum(self.gap - removed, left / later)
+        return np.where(removed > 0, np.minimum(self.gap, gap), self.gap)
 
 
 @dataclass(frozen=True)

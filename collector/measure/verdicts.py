@@ -27,13 +27,14 @@ from collector.sql.fragment import FALSE, TRUE, Fragment
 Verdict = Literal["good", "bad", "undetermined", "excused", "unselected", "pending"]
 """`excused`: not judged, as the client cancelled it in time or the SLO excludes its error. `unselected`: not judged, as
 no SLO selects it. `pending`: in flight, and not past a threshold."""
+Threshold = Literal["ttft", "tpot", "e2e", "gap", "first_visible"]
 _NOT_BAD: Final[tuple[Verdict, ...]] = ("good", "undetermined", "excused", "pending")
 
 
 class Miss(Answer):
     """A threshold that a request missed."""
 
-    threshold: Literal["ttft", "tpot", "e2e"]
+    threshold: Threshold
     limit_s: float
     value_s: float
     """The request's latency, or its wait until now."""
@@ -56,20 +57,25 @@ class Judgement:
     by_slo: list[SloVerdict]
 
 
-def wanted(reader: Reader, window: Window, slo: Slo | None, asked: Verdict | None) -> tuple[Fragment, int | None]:
+def wanted(
+    reader: Reader, window: Window, slo: Slo | None, asked: Verdict | None, missed: Threshold | None = None
+) -> tuple[Fragment, int | None]:
     """Ended requests that `slo` selects and that have this verdict: of it, or of all SLOs together without it.
 
-    Those with a verdict are found by their cells, of which a window has few, and their rows in the window are counted.
+    `missed`: that missed this threshold of the SLO, or of any that selects them. They and those with a verdict are
+    found by their cells, of which a window has few, and their rows in the window are counted.
     """
-    if asked is None:
+    if asked is None and missed is None:
         return (TRUE if slo is None else selects(slo, "chosen")), None
     if asked == "pending":
         return FALSE, 0
     cells, parts = Cells(reader.slos), slices([window.end_ns, window.start_ns])
     ended = read_ended(reader.queries, window.filter, cells, parts, others=Fragment("count()"))
-    outcomes = ended.judged.of_all_slos() if slo is None else ended.judged.outcomes(reader.slos.index(slo))
-    flags = getattr(outcomes, asked)
-    return in_cells(cells, ended, flags, asked), sum(compress(ended.others, ended.having(flags)))
+    judged, chosen = ended.judged, [*range(len(reader.slos))] if slo is None else [reader.slos.index(slo)]
+    flags = np.ones(len(judged), bool) if missed is None else judged.missed_of(missed, chosen)
+    if asked is not None:
+        flags = flags & getattr(judged.of_all_slos() if slo is None else judged.outcomes(*chosen), asked)
+    return in_cells(cells, ended, flags, asked or "missed"), sum(compress(ended.others, ended.having(flags)))
 
 
 def in_cells(cells: Cells, ended: Population, flags: Bools, name: str) -> Fragment:
@@ -78,20 +84,29 @@ def in_cells(cells: Cells, ended: Population, flags: Bools, name: str) -> Fragme
     return Fragment(f"{cells.cell.sql} IN {{{name}_cells:Array(UInt64)}}", numbers) if flags.any() else FALSE
 
 
-def in_flight_with_verdict(in_flight: InFlight, slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None) -> Bools:
-    """Which requests that have not ended are selected and have this verdict. A lost one is bad."""
+def in_flight_with_verdict(
+    in_flight: InFlight, slos: Sequence[Slo], slo: Slo | None, asked: Verdict | None, missed: Threshold | None = None
+) -> Bools:
+    """Which requests that have not ended are selected and have this verdict, and missed this threshold. A lost one is
+    bad.
+    """
     judged = in_flight.judged(slos if slo is None else [slo])
+    late = np.ones(in_flight.size, bool) if missed is None else judged.missed_of(missed, range(len(judged.promises)))
+    return late & _in_flight_with(judged, slo, asked)
+
+
+def _in_flight_with(judged: Judged, slo: Slo | None, asked: Verdict | None) -> Bools:
     outcomes, chosen = judged.of_all_slos(), judged.selected_by_any
     match asked:
         case None:
-            return np.ones(in_flight.size, bool) if slo is None else chosen
+            return np.ones(len(judged), bool) if slo is None else chosen
         case "bad":
             return outcomes.bad
         case "pending":
             return chosen & ~outcomes.bad
         case "unselected" if slo is None:
             return ~chosen
-    return np.zeros(in_flight.size, bool)
+    return np.zeros(len(judged), bool)
 
 
 def column(slos: Sequence[Slo]) -> Fragment:
@@ -108,13 +123,16 @@ def of_ended(slos: Sequence[Slo], rows: Sequence[Mapping[str, Any]]) -> list[Jud
 def _latencies(row: Mapping[str, Any]) -> dict[str, float]:
     """Without a token, the request was cancelled before the first one: it waited for it all the time."""
     ttft_ns = row["e2e_ns"] if row["ttft_ns"] is None else row["ttft_ns"]
-    return {"ttft": ttft_ns, "tpot": row["tpot_ns"], "e2e": row["e2e_ns"]}
+    visible_ns = ttft_ns if row["first_visible_ns"] is None else row["first_visible_ns"]
+    own = {"ttft": ttft_ns, "first_visible": visible_ns}
+    return own | {name: row[f"{name}_ns"] for name in ("tpot", "e2e", "gap")}
 
 
 def of_open(slos: Sequence[Slo], in_flight: InFlight, places: Sequence[int]) -> list[Judgement]:
     """The judgements of requests that have not ended, up to their latest announcement."""
     first_ns, elapsed_ns = in_flight.first_token_ns, in_flight.elapsed_ns
     latencies = {"ttft": first_ns, "tpot": (elapsed_ns - first_ns) / in_flight.later_tokens, "e2e": elapsed_ns}
+    latencies |= {"gap": in_flight.gap_ns, "first_visible": first_ns}
     own = {i: {name: float(values[i]) for name, values in latencies.items()} for i in places}
     return _judgements(slos, in_flight.judged(slos), own)
 

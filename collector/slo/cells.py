@@ -8,7 +8,8 @@ A cell holds the requests that no SLO can tell apart. With two SLOs, over thresh
     0b01      1       2       10       failed
     0b11      0       3       5        not known (3 = number of thresholds + 1)
 
-A TPOT that is not known may have a bound, whose place is added to that 3. It meets what the bound meets:
+A TPOT that is not known may have a bound, whose place is added to that 3. It meets what the bound meets. (A first
+visible token that is not known has one too, TTFT, and misses what that misses.)
 
     0b11      0       3       4        yes          yes
     0b11      0       4       3        not known    yes
@@ -30,10 +31,10 @@ import numpy.typing as npt
 
 from collector.slo.judge import LARGEST_US, LATENCY_US, exceeds, is_unknown, labelled
 from collector.slo.judged import ENDED, Bools, Judged, unknown_place
-from collector.slo.model import LabelRule, Promise, Slo
+from collector.slo.model import LabelRule, Promise, Slo, Thresholds
 from collector.sql.fragment import Fragment, merged
 
-_LATENCIES: Final = ("ttft", "tpot", "e2e")
+_LATENCIES: Final = tuple(Thresholds.model_fields)
 _STATUS: Final = "transform(status, ['error', 'cancelled', 'unknown'], [1, 2, 3]::Array(UInt8), 0::UInt8)"
 NO_GRID: Final[Mapping[str, Sequence[int]]] = MappingProxyType({})
 _FEW: Final = 24
@@ -95,7 +96,8 @@ class Cells:
         for digit in self._digits:
             rest, place = np.divmod(rest, np.uint64(digit.size))
             places.append(place.astype(np.int64))
-        status, latencies, selections = places[0], places[1:4], places[4:]
+        n = 1 + len(_LATENCIES)
+        status, latencies, selections = places[0], places[1:n], places[n:]
         chosen = np.ones((len(rest), len(self._promises)), bool)
         for column, place in zip(self._selected, selections, strict=False):
             chosen &= column.selections[place]

@@ -47,26 +47,42 @@ UNKNOWN_US: Final = 4294967295
 
 NO_TOKEN: Final = "status = 'cancelled' AND ttft_us = 0"
 """The client left before the first token. It waited for the whole time, so its TTFT is more than its E2E."""
-LATENCY_US: Final = {"ttft": f"if({NO_TOKEN}, e2e_us, ttft_us)", "tpot": "tpot_us", "e2e": "e2e_us"}
+_NOT_SEEN: Final = f"first_visible_us = {UNKNOWN_US}"
+LATENCY_US: Final = {
+    "ttft": f"if({NO_TOKEN}, e2e_us, ttft_us)",
+    "tpot": "tpot_us",
+    "e2e": "e2e_us",
+    "gap": "gap_us",
+    "first_visible": (
+        f"multiIf({NO_TOKEN}, e2e_us, {_NOT_SEEN}, if(ttft_us = {UNKNOWN_US}, 0, ttft_us), first_visible_us)"
+    ),
+}
+"""Where the first visible token is not known, the first one is a bound: none can be seen before it."""
 
 
 def is_unknown(name: str) -> str:
-    """SQL: the latency of an ended request is not known. A TPOT may have a bound then, which `tpot_us` is."""
-    no_value = f"{LATENCY_US[name]} = {UNKNOWN_US}"
-    return f"({no_value} OR tpot_at_most_ns IS NOT NULL)" if name == "tpot" else no_value
+    """SQL: the latency of an ended request is not known. `LATENCY_US` may be a bound then."""
+    match name:
+        case "tpot":
+            return f"(tpot_us = {UNKNOWN_US} OR tpot_at_most_ns IS NOT NULL)"
+        case "first_visible":
+            return f"({_NOT_SEEN} AND NOT ({NO_TOKEN}))"
+    return f"{LATENCY_US[name]} = {UNKNOWN_US}"
 
 
 def exceeds(name: str, ns: int) -> str:
     """SQL: the latency of an ended request is more than `ns`, or may be: it is not known, and nor is a bound within it.
 
-    One that cannot exist (TPOT of one token) is not more.
+    One that cannot exist (TPOT of one token) is not more. Of a first visible token that is not known, its bound is.
     """
     us, fraction = divmod(ns, 1000)
     if not fraction and us < LARGEST_US:
         return f"{LATENCY_US[name]} > {us}"
-    without_value = f"{name}_us = {UNKNOWN_US}"
-    if name == "ttft":
+    value, without_value = f"{name}_ns", f"{name}_us = {UNKNOWN_US}"
+    if name == "first_visible":
+        value, without_value = "ifNull(first_visible_ns, ttft_ns)", "false"
+    if name in ("ttft", "first_visible"):
         without_value = f"if({NO_TOKEN}, e2e_ns > {ns}, {without_value})"
     if name == "tpot":
         without_value = f"ifNull(tpot_at_most_ns > {ns}, {without_value})"
-    return f"ifNull({name}_ns > {ns}, {without_value})"
+    return f"ifNull({value} > {ns}, {without_value})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -22,7 +22,7 @@ _IN_FLIGHT, _LOST = len(ENDED), len(ENDED) + 1
 
 def unknown_place(name: str, edges: Sequence[int]) -> int:
     """What a latency that is not known adds to its place. Without a bound it exceeds all thresholds."""
-    return len(edges) + 1 if name == "tpot" else 1
+    return len(edges) + 1 if name in ("tpot", "first_visible") else 1
 
 
 @dataclass(frozen=True)
@@ -185,19 +185,34 @@ class Judged:
         selected: Bools = np.logical_or.reduce(self._selected, axis=1)
         return selected
 
+    def met(self, name: str, ns: int) -> Bools:
+        """Which cells are known to meet a threshold of one of the promises."""
+        return self._against(name, ns)[0]
+
     def missed(self, name: str, ns: int) -> Bools:
         """Which cells are known to have missed a threshold of one of the promises."""
         return self._against(name, ns)[1]
 
+    def missed_of(self, name: str, numbers: Iterable[int]) -> Bools:
+        """Which cells missed this threshold of one of the promises with these places that selects them."""
+        found = np.zeros(len(self), bool)
+        for i in numbers:
+            if (ns := self.promises[i].thresholds.given().get(name)) is not None:
+                found |= self._selected[:, i] & self.missed(name, ns)
+        return found
+
     def places(self, name: str) -> tuple[Ints, Ints]:
         """How many thresholds of a latency, the shortest first, each cell does not meet, and how many it missed.
 
-        A latency that is not known misses none, and meets those that its bound meets.
+        A latency that is not known misses none, and meets those that its bound meets. The bound of a first visible
+        token is the least that it can be: it misses what its bound misses, and meets none.
         """
         cell, edges = self._cells[name], self._edges[name]
         is_known = cell <= len(edges)
-        unmet = np.where(is_known, cell, cell - unknown_place(name, edges))
-        return unmet, np.where(is_known, unmet, 0)
+        bound = np.where(is_known, cell, cell - unknown_place(name, edges))
+        if name == "first_visible":
+            return np.where(is_known, cell, len(edges)), bound
+        return bound, np.where(is_known, cell, 0)
 
     def _against(self, name: str, ns: int) -> tuple[Bools, Bools]:
         """Which cells meet a threshold and which miss it."""

@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import yaml
 from pydantic import (
@@ -83,17 +83,24 @@ class Thresholds(_Strict):
     ttft: DurationNs | None = None
     tpot: DurationNs | None = None
     e2e: DurationNs | None = None
+    gap: DurationNs | None = None
+    """The longest wait between two tokens, or arrivals of a client, of one answer."""
+    first_visible: DurationNs | None = None
+    """Until the first token that is no hidden reasoning."""
 
     @model_validator(mode="after")
     def _at_least_one(self) -> Thresholds:
         if not self.given():
-            msg = "name at least one threshold: ttft, tpot or e2e"
+            msg = f"name at least one threshold: {THRESHOLDS}"
             raise ValueError(msg)
         return self
 
     def given(self) -> dict[str, int]:
         """The thresholds that are set, by name, in nanoseconds."""
         return {name: ns for name in type(self).model_fields if (ns := getattr(self, name)) is not None}
+
+
+THRESHOLDS: Final = ", ".join(Thresholds.model_fields)
 
 
 class LabelRule(_Strict):
@@ -169,8 +176,9 @@ class Slo(Promise):
     @property
     def hash(self) -> str:
         """12 hex digits of the definition. Rules and a collector that differ in one have different ones."""
-        words = {"name", "description", "owner", "team"}
-        definition = self.model_dump_json(exclude=words)
+        words = dict.fromkeys(("name", "description", "owner", "team"), True)
+        newer = {name for name in ("gap", "first_visible") if getattr(self.thresholds, name) is None}
+        definition = self.model_dump_json(exclude={**words, "thresholds": newer})
         return sha256(definition.encode()).hexdigest()[:12]
 
 

@@ -16,7 +16,7 @@ from dashboard.transform import Json
 from dashboard.views import differing, happened, requests
 from tokentrail.shared.formatting import clock, count, duration, instant, percent, plain
 
-METRICS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "Queue": "queue"}
+METRICS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "Queue": "queue", "Gap": "gap"}
 COLUMNS, ROWS = 144, 36
 FEWEST = 200
 """Fewer others of the same time than these say little: then the selected are compared with all others of the range."""

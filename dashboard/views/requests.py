@@ -16,7 +16,7 @@ from dashboard.filters import View
 from dashboard.transform import Json, missed_by
 from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, instant, of_tenant, plain, tpot
 
-SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "newest": "end"}
+SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "longest gap": "gap", "newest": "end"}
 STATUSES = ("ok", "error", "cancelled", "unknown", "in_flight", "lost")
 VERDICTS = ("good", "bad", "undetermined", "excused", "unselected", "pending")
 OF_LINKS = ("cause", "cause_start", "cause_end", "service", "instance", "process_tenant", "request_id")
@@ -195,12 +195,12 @@ def longest(row: Json) -> str | None:
     """The phase that took most of the latency that was missed, and why it waited: `queued 5.57 min (batch full)`.
 
     Of several missed thresholds, the one that was exceeded most times over counts. TTFT is made of the phases before
-    the first token, TPOT of those after it, and E2E of all. None: nobody tells the phases.
+    the first token, TPOT and the longest gap of those after it, and E2E of all. None: nobody tells the phases.
     """
     missed = [miss for verdict in row["verdicts"] for miss in verdict["missed"]]
     worst = max(missed, key=lambda miss: miss["over_s"] / miss["limit_s"], default={"threshold": "e2e"})["threshold"]
     after = [name for name in PHASES if name not in BEFORE_TOKEN]
-    names = {"ttft": BEFORE_TOKEN, "tpot": after}.get(worst, list(PHASES))
+    names = {"ttft": BEFORE_TOKEN, "tpot": after, "gap": after}.get(worst, list(PHASES))
     known = {name: row[f"{name}_s"] for name in names if row.get(f"{name}_s")}
     if not known:
         return None

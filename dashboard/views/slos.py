@@ -13,7 +13,7 @@ from dashboard import address
 from dashboard.filters import View
 from dashboard.links import anchor, text
 from dashboard.transform import Json, idle_last, slo_state
-from tokentrail.shared.formatting import UNDEFINED, count, duration, estimate, instant, percent, significant
+from tokentrail.shared.formatting import THRESHOLDS, UNDEFINED, count, duration, estimate, instant, percent, significant
 
 STATES = {
     "page": ("bad", "✕ page"), "ticket": ("warn", "! ticket"), "exhausted": ("warn", "! budget spent"),
@@ -64,10 +64,8 @@ def row(slo: Json, history: Json | None, view: View) -> str:
 
 def thresholds(slo: Json) -> str:
     """The thresholds in words: `TTFT ≤ 500 ms, TPOT ≤ 100 ms`."""
-    limits = [(name.removesuffix("_s"), limit) for name, limit in slo["thresholds"].items() if limit is not None]
-    return ", ".join(
-        f"{name.upper() if len(name) < 5 else name.replace('_', ' ')} ≤ {duration(limit)}" for name, limit in limits
-    )
+    limits = [(name, slo["thresholds"].get(f"{key}_s")) for key, name in THRESHOLDS.items()]
+    return ", ".join(f"{name} ≤ {duration(limit)}" for name, limit in limits if limit is not None)
 
 
 def last_hour(slo: Json) -> float | None:

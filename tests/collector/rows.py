@@ -54,7 +54,7 @@ class Rows:
         row = {
             **_ENGINE, "engine": "tokentrail", "model": "m", "trace_id": trace_id(), "span_id": "00000000000000aa",
             "start": start, "seen": seen, "operation": "chat", "tenant": "", "slo_class": "", "request_id": "",
-            "input_tokens": 5, "output_tokens": 0, "ttft_ns": None,
+            "input_tokens": 5, "output_tokens": 0, "ttft_ns": None, "last_token_ns": None, "gap_ns": None,
         } | fields  # fmt: skip
         self.insert("open_requests", [row])
         return row
@@ -187,7 +187,8 @@ def _request(*, ended=NOW - SECOND, e2e=SECOND, **fields):
         "tpot_at_most_ns": None,
         "e2e_ns": e2e, "queue_ns": None, "cold_start_ns": None, "prefill_ns": None, "decode_ns": None,
         "preempted_ns": None, "weight": 1.0,
-        "kv_transfer_ns": None, "stalled_ns": None, "segment": "s", "ingested_at": ended,
+        "kv_transfer_ns": None, "stalled_ns": None, "gap_ns": None, "gap_index": None, "segment": "s",
+        "ingested_at": ended,
     }  # fmt: skip
     assert fields.keys() <= row.keys(), fields.keys() - row.keys()
     return row | fields

@@ -1,5 +1,6 @@
 """Severities, causes, dimensions, phases and statuses exist once; every other list of them is equal to the one."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import get_args
@@ -7,12 +8,18 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
+from collector.api.explain import ExplainQuery
+from collector.api.goodput import GoodputQuery
 from collector.api.parameters import WindowQuery
 from collector.api.requests import RequestsQuery
 from collector.exposition import metrics
+from collector.measure.answers import ThresholdsOut
 from collector.measure.cold_starts import ColdStartOut
+from collector.measure.goodput import Violations
+from collector.measure.heatmap import Metric as HeatmapMetric
 from collector.measure.request_rows import RequestRow
 from collector.measure.verdict import State
+from collector.measure.verdicts import Threshold
 from collector.slo.conditions import CAUSES
 from collector.slo.counts import Counts
 from collector.slo.model import Dimension, Thresholds
@@ -21,6 +28,7 @@ from collector.store.definitions import read_schema
 from dashboard import filters, palette
 from dashboard.views import happened, slos
 from tests.contract.commands import PACKAGES
+from tokentrail import Thresholds as SamplingThresholds
 from tokentrail.cli import live
 from tokentrail.semconv import Phase, Status, Wait
 
@@ -69,7 +77,7 @@ class TestDimensions:
 class TestPhases:
     def test_a_request_row_has_a_duration_of_each(self):
         phases, waits = [phase for phase in Phase if phase != Phase.QUEUED], [f"wait_{lack}" for lack in Wait]
-        durations = [*LATENCIES, *phases, "first_visible", *waits]
+        durations = [*LATENCIES, *phases, "first_visible", "gap", *waits]
         durations.insert(durations.index("tpot") + 1, "tpot_at_most")
         assert [name for name in RequestRow.model_fields if name.endswith("_s")] == [f"{name}_s" for name in durations]
         stored = set(re.findall(r"\w+_ns\b", (SQL / "parts" / "request_columns.sql").read_text()))
@@ -98,10 +106,16 @@ def test_causes_and_severities_have_colours_on_the_dashboard():
     assert set(get_args(BurnSeverity)) <= slos.STATES.keys()
 
 
-def test_each_threshold_has_a_histogram():
-    exposed = {metrics.TTFT.name, metrics.TPOT.name, metrics.E2E.name}
-    assert len(exposed) == len(Thresholds.model_fields)
-    assert list(Thresholds.model_fields) == ["ttft", "tpot", "e2e"]
+def test_thresholds_have_the_same_names_everywhere():
+    assert [*Thresholds.model_fields] == ["ttft", "tpot", "e2e", "gap", "first_visible"]
+    assert get_args(Threshold) == tuple(Thresholds.model_fields)
+    assert [*ThresholdsOut.model_fields] == [f"{name}_s" for name in Thresholds.model_fields]
+    assert {*Violations.model_fields} == {*Thresholds.model_fields, "failed"}
+    assert {*Thresholds.model_fields} <= {*enum(RequestsQuery, "sort")} & {*get_args(HeatmapMetric)}
+    for query in (GoodputQuery, ExplainQuery):
+        assert query.model_fields.keys() >= Thresholds.model_fields.keys()
+    sampled = [field.name for field in dataclasses.fields(SamplingThresholds) if field.name.endswith("_s")]
+    assert sampled == [f"{name}_s" for name in Thresholds.model_fields]
 
 
 def test_the_cli_counts_the_bad_as_the_collector_does():

@@ -267,7 +267,7 @@ def test_one_request_is_a_waterfall(collector, api):
     top, _, drawing = text.partition("\n\n")
     head, about, ids, *_ = top.splitlines()  # and its causes, once they are known
     queued, prefill, decode, tokens, evicted, *rest = drawing.splitlines()
-    assert head == "chat first · ok stop · 5 → 12 tokens · TTFT 100 ms · TPOT 19.1 ms · E2E 310 ms"
+    assert head == "chat first · ok stop · 5 → 12 tokens · TTFT 100 ms · TPOT 19.1 ms · E2E 310 ms · longest gap 110 ms"
     assert "class chat" in about
     assert "cached –" in about
     assert row["trace_id"] in ids
@@ -293,7 +293,9 @@ def test_one_request_is_a_waterfall(collector, api):
 
 def test_what_was_missed_and_where_the_time_went_stand_first():
     miss = {"threshold": "ttft", "limit_s": 1.0, "value_s": 11.0, "over_s": 10.0}
-    row = dict.fromkeys(("e2e_s", "ttft_s", "tpot_s", "input_tokens", "output_tokens", "cached_tokens", "preemptions"))
+    row = dict.fromkeys(
+        ("e2e_s", "ttft_s", "tpot_s", "gap_s", "input_tokens", "output_tokens", "cached_tokens", "preemptions")
+    )
     row |= dict.fromkeys(("operation", "model", "error_type", "finish_reason", "service", "instance", "tenant"), "")
     row |= {"status": "ok", "engine": "vllm", "slo_class": "", "start": "2026-11-22T10:00:00Z", "request_id": ""}
     row |= {
@@ -328,7 +330,9 @@ def test_what_was_missed_and_where_the_time_went_stand_first():
 
 
 def test_a_request_in_flight_and_one_without_anything_are_drawn():
-    row = dict.fromkeys(("e2e_s", "ttft_s", "tpot_s", "input_tokens", "output_tokens", "cached_tokens", "preemptions"))
+    row = dict.fromkeys(
+        ("e2e_s", "ttft_s", "tpot_s", "gap_s", "input_tokens", "output_tokens", "cached_tokens", "preemptions")
+    )
     row |= dict.fromkeys(("operation", "model", "error_type", "finish_reason", "service", "instance", "tenant"), "")
     row |= {"status": "in_flight", "engine": "vllm", "slo_class": "", "start": "2026-11-22T10:00:00Z", "request_id": ""}
     row |= {"trace_id": "a" * 32, "span_id": "b" * 16}

@@ -21,7 +21,7 @@ NAME = "[/x] m[v2]\n\x1b[31mred\x9b\u2028\u202e"
 SHOWN = r"[/x] m[v2]\n\x1b[31mred\x9b\u2028\u202e"
 ROW = REQUEST | dict.fromkeys(("end", "start", "cached_tokens", "preemptions"))
 ROW |= dict.fromkeys(f"{phase}_s" for phase in ("queue", "cold_start", "prefill", "decode", "preempted"))
-ROW |= dict.fromkeys(("kv_transfer_s", "stalled_s"))
+ROW |= dict.fromkeys(("kv_transfer_s", "stalled_s", "gap_s"))
 ROW |= dict.fromkeys(("error_type", "finish_reason", "model", "tenant", "slo_class", "operation", "engine"), NAME)
 ROW |= dict.fromkeys(("service", "instance", "request_id", "variant", "vantage"), NAME)
 MISS = {"threshold": "ttft", "limit_s": 0.1, "value_s": 0.123, "over_s": 0.023}
@@ -220,7 +220,14 @@ LONG: dict[str, Any] = {
     "trace_id": "0123456789abcdef" * 2,
     "error_type": "timeout",
 }
-LONG |= {"tenant": "acme corporation", "slo_class": "chat", "ttft_s": 0.123, "tpot_s": 0.0191, "e2e_s": 12.3}
+LONG |= {
+    "tenant": "acme corporation",
+    "slo_class": "chat",
+    "ttft_s": 0.123,
+    "tpot_s": 0.0191,
+    "gap_s": 1.0,
+    "e2e_s": 12.3,
+}
 LONG |= {"end": "2026-11-24T10:00:00.123Z", "prefill_s": 6.15, "variant": "v2", "engine": "vllm", "vantage": "server"}
 
 
@@ -242,7 +249,7 @@ LONG |= {"end": "2026-11-24T10:00:00.123Z", "prefill_s": 6.15, "variant": "v2", 
         (
             10_000,
             "2026-11-24 10:00:00  ok timeout  bad      TTFT by 23.0 ms  organisation model 70b at fp8  v2       "
-            "acme corporation  chat   vllm    server   4→2     123 ms  19.1 ms  12.3 s  prefill 50 %  "
+            "acme corporation  chat   vllm    server   4→2     123 ms  19.1 ms  1.00 s  12.3 s  prefill 50 %  "
             "0123456789abcdef0123456789abcdef",
         ),
     ],

@@ -66,6 +66,12 @@ def test_preempted_requests_are_always_kept():
         ({"e2e_s": 0.070}, [50, 70], False),
         ({"e2e_s": 0.070}, [50, 71], True),
         ({"ttft_s": 0.010}, [], True),
+        ({"gap_s": 0.010}, [50, 60, 61], False),
+        ({"gap_s": 0.010}, [50, 60, 71], True),
+        ({"gap_s": 0.010}, [50], False),
+        ({"gap_s": 0.010}, [], False),
+        ({"first_visible_s": 0.010}, [11], True),
+        ({"first_visible_s": 0.010}, [9], False),
     ],
 )
 def test_slow_requests_are_always_kept(threshold, tokens_ms, kept_):

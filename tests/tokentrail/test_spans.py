@@ -49,11 +49,13 @@ emissions = st.just(Emitted(0, 0, 0, 3)) | st.builds(
     st.integers(0, 2),
     st.integers(0, 2),
     st.just(MS),
+    st.integers(0, 2).map(lambda ms: ms * MS),
+    st.just(1),
 )
 marks = st.lists(st.tuples(st.sampled_from(Phase), st.integers(T0, T0 + 9 * MS)), max_size=4)
 
 
-def attributes_of(started, ended, emitted, phases, weight):
+def attributes_of(started, ended, end, emitted, phases, weight):
     """The attributes of a request, written down one by one; later ones replace earlier ones."""
     known = {
         semconv.OPERATION_NAME: started.operation,
@@ -81,6 +83,12 @@ def attributes_of(started, ended, emitted, phases, weight):
     if emitted.tokens:
         known[semconv.TIME_TO_FIRST_TOKEN] = (emitted.first - T0) / 1e9
         known[semconv.TIME_TO_LAST_TOKEN] = (emitted.last - T0) / 1e9
+        silence = 0 if ended.status is Status.OK else end - emitted.last
+        known[semconv.LONGEST_GAP] = max(emitted.gap, silence) / 1e9
+        if silence > emitted.gap and not emitted.choices:
+            known[semconv.LONGEST_GAP_INDEX] = emitted.tokens
+        elif silence <= emitted.gap and emitted.gap:
+            known[semconv.LONGEST_GAP_INDEX] = emitted.gap_index
         if started.attributes.get(semconv.REQUEST_STREAM) is True:
             known[semconv.TIME_TO_FIRST_CHUNK] = known[semconv.TIME_TO_FIRST_TOKEN]
     for phase, begun, over in phases[0]:
@@ -97,7 +105,7 @@ def test_a_request_span_is_what_opentelemetry_would_write(started, ended, emitte
     request.started, request.ended = started, ended
     end = max(ended.at_ns, emitted.last)
     phases = partition(T0, end, marks, None, emitted.first or None)
-    ints, doubles, tail = request_parts(request, ended, emitted, phases, weight)
+    ints, doubles, tail = request_parts(request, ended, end, emitted, phases, weight)
     assert max(ints) < 2**56
     assembler = trail._pipeline._assembler
     assembler.bench.slots.take([request])
@@ -112,7 +120,7 @@ def test_a_request_span_is_what_opentelemetry_would_write(started, ended, emitte
         SpanContext(request.trace_id, request.span_id, is_remote=False, trace_state=started.trace_state),
         started.parent,
         NO_RESOURCE,
-        attributes_of(started, ended, emitted, phases, weight),
+        attributes_of(started, ended, end, emitted, phases, weight),
         kind=started.kind,
         status=SpanStatus(StatusCode.ERROR, ended.error_type or None) if failed else SpanStatus(),
         start_time=T0,

@@ -97,6 +97,8 @@ def test_the_request_span_carries_the_whole_story(trail):
         "tokentrail.preemptions": 1,
         "tokentrail.time_to_first_token": 0.004,
         "tokentrail.time_to_last_token": 0.009,
+        "tokentrail.longest_gap": 0.005,
+        "tokentrail.longest_gap.index": 1,
         "tokentrail.phase_time.queued": 2 * MS,
         "tokentrail.phase_time.prefill": 5 * MS,
         "tokentrail.phase_time.decode": 1 * MS,
@@ -186,7 +188,8 @@ def test_an_open_request_is_announced_on_arrival_and_every_five_seconds(trail, c
     clock.now = T0 + MS
     trail.flush()
     trail.step(0, T0, T0 + 2 * MS, [request])
-    for now in (T0 + 4_999 * MS, T0 + 5_001 * MS):
+    trail.step(0, T0, T0 + 502 * MS, [request])
+    for now in (T0 + 1_000 * MS, T0 + 5_001 * MS):
         clock.now = now
         trail.flush()
     first, second = trail.spans(semconv.OPEN_SPAN)
@@ -200,8 +203,10 @@ def test_an_open_request_is_announced_on_arrival_and_every_five_seconds(trail, c
         semconv.TENANT: "acme",
         semconv.SLO_CLASS: "chat",
         semconv.INPUT_TOKENS: 7,
-        semconv.OUTPUT_TOKENS: 1,
+        semconv.OUTPUT_TOKENS: 2,
         semconv.TIME_TO_FIRST_TOKEN: 0.002,
+        semconv.TIME_TO_LAST_TOKEN: 0.502,
+        semconv.LONGEST_GAP: 0.5,
     }
     request.end(T0 + 6_000 * MS)
     clock.now = T0 + 60_000 * MS

@@ -121,14 +121,16 @@ class Assembler:
         found = [tokens for some in found for tokens in self._by_choice(some)]
         return Steps([self._token_block(tokens) for tokens in found], events, [tokens.run for tokens in found])
 
-    def build_requests(self, now: int) -> list[Block]:
-        """The spans of the requests that ended in the batch, and the announcements that are due at `now` (unix ns)."""
+    def build_requests(self, now: int, *, is_behind: bool = False) -> list[Block]:
+        """The spans of the requests that ended in the batch, and the announcements that are due at `now` (unix ns).
+        `Announcements.blocks` describes `is_behind`.
+        """
         ended, self._ended = self._ended, []
         blocks = self._ended_requests.blocks(ended)
         left, self._left = self._left, []
         self.bench.slots.release(left)
         self._abandon_old(now)
-        return blocks + self._announcements.blocks(now)
+        return blocks + self._announcements.blocks(now, is_behind=is_behind)
 
     @property
     def left_out(self) -> int:

@@ -88,7 +88,7 @@ class EndedRequests:
             self.left_out += 1
             self._bench.lost[SAMPLED_OUT] += 1
             return
-        ints, doubles, tail = request_parts(request, ended, emitted, found, weight)
+        ints, doubles, tail = request_parts(request, ended, end, emitted, found, weight)
         table.rows.append(row)
         table.ends.append(end)
         table.ints.extend(ints)

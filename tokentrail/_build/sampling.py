@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tokentrail._build.spans import Emitted
 from tokentrail._record.request import RequestTrail
-from tokentrail.semconv import TOKEN_ID_STRIDE, Status
+from tokentrail.semconv import TIME_TO_FIRST_VISIBLE_TOKEN, TOKEN_ID_STRIDE, Status
 
 NEVER: Final = (1 << 63) - 1
 """A stamp after all others."""
@@ -27,9 +27,11 @@ class Thresholds:
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
+    gap_s: float | None = None
+    first_visible_s: float | None = None
 
     def __post_init__(self) -> None:
-        most: dict[str, Any] = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s}
+        most: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name.endswith("_s")}
         given = {name: value for name, value in most.items() if value is not None}
         if not given:
             raise ValueError(f"thresholds need at least one of {', '.join(most)}")
@@ -84,28 +86,39 @@ class Sampling:
         ended = request.ended
         failed = ended is not None and ended.status is Status.ERROR
         tpot_ns = emitted.tpot_of(ended) if ended else emitted.tpot_ns()
-        slow = tpot_ns is not None and any(_over(tpot_ns, given.tpot_s) for given in self._of(request))
+        visible_s = ended.attributes.get(TIME_TO_FIRST_VISIBLE_TOKEN) if ended else None
+        slow = any(
+            (tpot_ns is not None and _over(tpot_ns, given.tpot_s))
+            or (isinstance(visible_s, float) and _over(visible_s * 1e9, given.first_visible_s))
+            for given in self._of(request)
+        )
         if failed or preempted or slow or self._is_late(request, emitted, end):
             return 1.0
         if self.is_chosen(request):
             return 1 / self._rate(request)
         return 0.0 if announced else None
 
-    def deadlines(self, request: RequestTrail) -> tuple[int, int]:
-        """The last stamps (unix ns) for the first token and for the end that are in time. TPOT is certain at the end
-        only.
+    def deadlines(self, request: RequestTrail) -> tuple[int, int, int]:
+        """The last stamps (unix ns) for the first token and for the end that are in time, and the longest wait between
+        two tokens (ns). TPOT is certain at the end only. No token can be seen before the first.
         """
         arrival, given = request.started.arrival_ns, self._of(request)
-        first_s = min([one.ttft_s for one in given if one.ttft_s is not None], default=_FOREVER_S)
-        whole_s = min([one.e2e_s for one in given if one.e2e_s is not None], default=_FOREVER_S)
-        return min(arrival + int(first_s * 1e9), NEVER), min(arrival + int(whole_s * 1e9), NEVER)
+
+        def least(*most_s: float | None) -> int:
+            return min(int(min([s for s in most_s if s is not None], default=_FOREVER_S) * 1e9), NEVER)
+
+        first = least(*(s for one in given for s in (one.ttft_s, one.first_visible_s)))
+        whole, gap = least(*(one.e2e_s for one in given)), least(*(one.gap_s for one in given))
+        return min(arrival + first, NEVER), min(arrival + whole, NEVER), gap
 
     def _is_late(self, request: RequestTrail, emitted: Emitted, end: int) -> bool:
-        """Whether TTFT or E2E of a request that ended at `end` is over a threshold. A request that ended without a
-        token waited for its first.
+        """Whether TTFT, E2E or a wait between tokens of a request that ended at `end` is over a threshold. A request that
+        ended without a token waited for its first.
         """
-        first_most, most = self.deadlines(request)
-        return (emitted.first if emitted.tokens else end) > first_most or end > most
+        first_most, most, most_gap = self.deadlines(request)
+        gap, _ = emitted.longest_gap(request.ended.status if request.ended else Status.OK, end)
+        waited = emitted.tokens > 0 and gap > most_gap
+        return waited or (emitted.first if emitted.tokens else end) > first_most or end > most
 
     def _of(self, request: RequestTrail) -> list[Thresholds]:
         """The thresholds of a request's class and tenant."""

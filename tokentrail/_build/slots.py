@@ -24,6 +24,8 @@ from tokentrail._record.request import Choice, RequestTrail
 NOW: Final = -1
 """A stamp before all others."""
 ALL_IDS: Final = 0xFFFF_FFFF_FFFF_FFFF
+SETTLED_NS: Final = 1_000_000_000
+"""Who got no token for so long waits for one. Within this time tokens reach the builder: a proxy collects arrivals."""
 _ROW_BITS: Final = 32
 _ROW: Final = (1 << _ROW_BITS) - 1
 _TABLES = count(1)
@@ -65,6 +67,9 @@ class Slots:
         self.tokens: I64 = np.zeros(capacity, np.int64)
         self.first: I64 = np.zeros(capacity, np.int64)
         self.last: I64 = np.zeros(capacity, np.int64)
+        self.gap: I64 = np.zeros(capacity, np.int64)  # the longest wait between two tokens (ns)
+        self.gap_index: I64 = np.zeros(capacity, np.int64)  # the place of the second one in its answer
+        self.told_gap: I64 = np.zeros(capacity, np.int64)  # the longest wait that an announcement told (ns)
         self.dropped: I64 = np.zeros(capacity, np.int64)
         self.announcement: I64 = np.full(capacity, NEVER)  # when the next one is due
         self.wait: I64 = np.zeros(capacity, np.int64)  # from that one to the next
@@ -75,6 +80,7 @@ class Slots:
         self.traced = np.ones(capacity, np.bool_)  # whether the tokens become spans
         self.first_deadline: I64 = np.zeros(capacity, np.int64)  # a request without a token is certain to be kept then
         self.deadline: I64 = np.zeros(capacity, np.int64)  # … and one without an end then
+        self.most_gap: I64 = np.zeros(capacity, np.int64)  # … and one that waited longer for a token (ns)
         self.end: I64 = np.full(capacity, NEVER)  # the request's end, unix ns
         self.last_step[:FIRST_SLOT], self.end[:FIRST_SLOT] = 0, -1
 
@@ -101,15 +107,17 @@ class Slots:
         self.span[rows] = [request.span_id for request in requests]
         self.arrival[rows] = self.last[rows] = [request.started.arrival_ns for request in requests]
         self.behind[rows] = behind_by(self.arrival[rows])
-        for column in (self.tokens, self.first, self.dropped, self.announcement, self.wait):
+        for column in (self.tokens, self.first, self.dropped, self.announcement, self.wait, self.gap, self.told_gap):
             column[rows] = 0
         self.last_step[rows] = self.end[rows] = NEVER
         if sampling is None or sampling.keeps_all:
             self.traced[rows], self.first_deadline[rows], self.deadline[rows] = True, NOW, NOW
+            self.most_gap[rows] = NEVER
         elif requests:
             self.traced[rows] = [sampling.records_tokens(request) for request in requests]
-            deadlines = [(NOW, NOW) if sampling.is_chosen(one) else sampling.deadlines(one) for one in requests]
-            self.first_deadline[rows], self.deadline[rows] = np.array(deadlines, np.int64).T
+            always = NOW, NOW, NEVER
+            deadlines = [always if sampling.is_chosen(one) else sampling.deadlines(one) for one in requests]
+            self.first_deadline[rows], self.deadline[rows], self.most_gap[rows] = np.array(deadlines, np.int64).T
         self.request[rows], self.choice[rows] = rows, -1
 
     def take_choices(self, choices: Sequence[Choice]) -> None:
@@ -133,7 +141,7 @@ class Slots:
                 self.end,
             ):
                 column[row] = column[request]
-            for column in (self.tokens, self.first, self.dropped):
+            for column in (self.tokens, self.first, self.dropped, self.gap):
                 column[row] = 0
             self.last[row] = self.arrival[row]
             self.announcement[row] = NEVER
@@ -176,11 +184,12 @@ class Slots:
         """
         slots = self.rows_of(requests)
         rows = np.array(slots, np.int64)
-        columns = [column[rows].tolist() for column in (self.tokens, self.first, self.last, self.dropped)]
+        names = ("tokens", "first", "last", "dropped", "gap", "gap_index")
+        columns = [getattr(self, name)[rows].tolist() for name in names]
         emitted = []
-        for slot, request, tokens, first, last, dropped in zip(slots, requests, *columns, strict=True):
-            of_choices = self._release_choices(slot) if slot in self.choices else ()
-            emitted.append(Emitted(tokens, first, last if tokens else 0, dropped + request.lost, *of_choices))
+        for slot, request, tokens, first, last, dropped, *gap in zip(slots, requests, *columns, strict=True):
+            of_choices = self._release_choices(slot) if slot in self.choices else (0, 0)
+            emitted.append(Emitted(tokens, first, last if tokens else 0, dropped + request.lost, *of_choices, *gap))
             request.slot = ENDED_SLOT
             del self.open[slot]
             self.identity.pop(slot, None)
@@ -203,7 +212,18 @@ class Slots:
     def are_certain(self, rows: I64, now: int) -> npt.NDArray[np.bool_]:
         """Whether the requests under way in these rows are certain to be kept. A request that is late stays late."""
         first = np.where(self.tokens[rows] > 0, self.first[rows], now)
-        return (first > self.first_deadline[rows]) | (now > self.deadline[rows])
+        late = (first > self.first_deadline[rows]) | (now > self.deadline[rows])
+        return late | (self.longest_gap(rows, now) > self.most_gap[rows])
+
+    def longest_gap(self, rows: I64, now: int) -> I64:
+        """The longest wait for a token after the first of requests under way, by `now` (unix ns): in ns."""
+        return np.maximum(self.gap[rows], now - self.last_told(rows, now))
+
+    def last_told(self, rows: I64, now: int) -> I64:
+        """The latest token of requests under way; `now` (unix ns) without a token, or where the next one may be under
+        way to this thread.
+        """
+        return np.where((self.tokens[rows] > 0) & (now - self.last[rows] >= SETTLED_NS), self.last[rows], now)
 
     def advance(self, slots: I64, ends: I64) -> TokenRun:
         """Appends tokens to their requests: `slots` sorted, `ends` in order of emission within a slot.
@@ -231,9 +251,19 @@ class Slots:
         self.first[owners[fresh]] = ends[heads[fresh]]
         self.last[owners] = ends[heads + lengths - 1]
         self.tokens[owners] = tokens + lengths
+        self._note_gaps(owners, heads, lengths, np.where(index > 0, ends - starts, 0), index)
         if self.choices:
             self._add_to_requests(owners, lengths, ends[heads])
         return TokenRun(index, starts, ends, owners, lengths)
+
+    def _note_gaps(self, owners: I64, heads: I64, lengths: I64, waits: I64, index: I64) -> None:
+        """Remembers the longest of these waits of each row, and the first token that waited so long."""
+        longest = np.maximum.reduceat(waits, heads)
+        longer = longest > self.gap[owners]
+        if longer.any():
+            which = np.flatnonzero((waits == np.repeat(longest, lengths)) & np.repeat(longer, lengths))[::-1]
+            self.gap_index[np.repeat(owners, lengths)[which]] = index[which]
+            self.gap[owners[longer]] = longest[longer]
 
     def _add_to_requests(self, owners: I64, lengths: I64, begins: I64) -> None:
         """Adds the tokens of choices to their requests. `begins` are the first ones of the batch."""
@@ -244,6 +274,10 @@ class Slots:
         np.minimum.at(self.first, requests, begins)
         np.maximum.at(self.last, requests, self.last[owners])
         np.add.at(self.tokens, requests, lengths)
+        longer = self.gap[owners] > self.gap[requests]
+        for row, request in zip(owners[longer].tolist(), requests[longer].tolist(), strict=True):
+            if self.gap[row] > self.gap[request]:
+                self.gap[request], self.gap_index[request] = self.gap[row], self.gap_index[row]
 
     def lose(self, owners: I64) -> None:
         """Counts tokens of these rows that were lost, for their requests."""

@@ -49,8 +49,14 @@ INTS: Final = (
     _PHASE_TIMES[_QUEUED],
     _PHASE_TIMES[_PREFILL],
     _PHASE_TIMES[_DECODE],
+    semconv.LONGEST_GAP_INDEX,
 )
-DOUBLES: Final = (semconv.TIME_TO_FIRST_TOKEN, semconv.TIME_TO_LAST_TOKEN, semconv.TIME_TO_FIRST_CHUNK)
+DOUBLES: Final = (
+    semconv.TIME_TO_FIRST_TOKEN,
+    semconv.TIME_TO_LAST_TOKEN,
+    semconv.TIME_TO_FIRST_CHUNK,
+    semconv.LONGEST_GAP,
+)
 _SERVER: Final = SpanKind.SERVER  # a member takes long to look up
 _REMEMBERED: Final = 4096
 """Most bytes of values that are kept."""
@@ -61,7 +67,8 @@ _LARGEST: Final = 1 << 56
 class Emitted(NamedTuple):
     """The number of tokens of a request, the stamps of the first and the last (unix ns; 0 when there is none), and the
     number of those tokens and of others that were lost. `choices` are those that got tokens (0: the request has one
-    answer), and `between` is the time from the first token of a choice to its last, summed over them (ns).
+    answer), and `between` is the time from the first token of a choice to its last, summed over them (ns). `gap` is the
+    longest wait between two tokens of an answer (ns), and `gap_index` the place of the second one.
     """
 
     tokens: int
@@ -70,6 +77,18 @@ class Emitted(NamedTuple):
     dropped: int = 0
     choices: int = 0
     between: int = 0
+    gap: int = 0
+    gap_index: int = 0
+
+    def longest_gap(self, status: Status, end: int) -> tuple[int, int]:
+        """The longest wait for a token after the first (ns) and the token's place, 0 and -1 for none, of a request that
+        ended at `end` (unix ns). Without a success, a token was waited for until then; whose place is known where the
+        request has one answer.
+        """
+        silence = 0 if status is Status.OK else end - self.last
+        if silence > self.gap:
+            return silence, UNKNOWN if self.choices else self.tokens
+        return (self.gap, self.gap_index) if self.gap else (0, UNKNOWN)
 
     def output_tokens(self, ended: RequestEnd, operation: str) -> int | None:
         """The number of output tokens: the given one, or else that of the recorded tokens, which for arrivals of chunks
@@ -104,9 +123,9 @@ of a template, and the serialised rest."""
 
 
 def request_parts(
-    request: RequestTrail, ended: RequestEnd, emitted: Emitted, phases: Partition, weight: float = 1.0
+    request: RequestTrail, ended: RequestEnd, end: int, emitted: Emitted, phases: Partition, weight: float = 1.0
 ) -> RequestParts:
-    """The span of a request that has ended and stands for `weight` requests. An unknown value is absent.
+    """The span of a request that ended at `end` (unix ns) and stands for `weight` requests. An unknown value is absent.
 
     Numbers that most requests have are columns; rare ones are written one by one.
     """
@@ -129,11 +148,16 @@ def request_parts(
     counts += [times.pop(_QUEUED, UNKNOWN), times.pop(_PREFILL, UNKNOWN), times.pop(_DECODE, UNKNOWN)]
     if times:
         rare |= {_PHASE_TIMES[phase]: time_ns for phase, time_ns in times.items()}
-    first_s = last_s = chunk_s = nan
+    first_s = last_s = chunk_s = gap_s = nan
+    gap_index = UNKNOWN
     if emitted.tokens:
+        if not request.lost:
+            gap, gap_index = emitted.longest_gap(ended.status, end)
+            gap_s = gap / 1e9
         first_s, last_s = (emitted.first - arrival) / 1e9, (emitted.last - arrival) / 1e9
         if started.attributes and started.attributes.get(semconv.REQUEST_STREAM) is True:
             chunk_s = first_s
+    counts.append(gap_index)
     if emitted.choices:
         rare[semconv.CHOICES] = emitted.choices
         rare[semconv.TIME_BETWEEN_TOKENS] = emitted.between / 1e9
@@ -152,11 +176,11 @@ def request_parts(
         own = {*rare, *([semconv.RESPONSE_ID] if response_id else [])}
         own |= {k for k, v in zip(_USUAL, usual, strict=True) if v is not None}
         own |= {k for k, v in zip(INTS, counts, strict=True) if v != UNKNOWN}
-        own |= {k for k, v in zip(DOUBLES, (first_s, last_s, chunk_s), strict=True) if not isnan(v)}
+        own |= {k for k, v in zip(DOUBLES, (first_s, last_s, chunk_s, gap_s), strict=True) if not isnan(v)}
         rare |= {k: v for k, v in {**started.attributes, **ended.attributes}.items() if k not in own}
     if rare:
         tail += attributes_bytes(rare)
-    return counts, (first_s, last_s, chunk_s), tail + context_bytes(started.parent, started.trace_state)
+    return counts, (first_s, last_s, chunk_s, gap_s), tail + context_bytes(started.parent, started.trace_state)
 
 
 def announcement_tail(started: RequestStart) -> bytes:

@@ -94,7 +94,9 @@ def requests(
     api: ApiUrl = "http://127.0.0.1:8080",
     start: Start = "-15m",
     end: End = "now",
-    sort: Annotated[str, typer.Option(help="Order, largest first: end, ttft, tpot or e2e.")] = "end",
+    sort: Annotated[
+        str, typer.Option(help="Order, largest first: end, ttft, tpot, e2e, gap or first_visible.")
+    ] = "end",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Most requests to print.")] = 20,
     model: Models = None,
     tenant: Tenants = None,
@@ -103,6 +105,10 @@ def requests(
     status: StatusName = None,
     slo: SloName = None,
     verdict: VerdictName = None,
+    missed: Annotated[
+        str | None,
+        typer.Option(help="Only requests that missed this threshold: ttft, tpot, e2e, gap or first_visible."),
+    ] = None,
     cause: CauseName = None,
     variant: Variants = None,
     vantage: Vantages = None,
@@ -115,7 +121,7 @@ def requests(
 
     filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, status=status)
     filters |= _filters(slo=slo, verdict=verdict, cause=cause, variant=variant, vantage=vantage)
-    filters |= _filters(service=service, instance=instance)
+    filters |= _filters(service=service, instance=instance, missed=missed)
     answer = _ask(api, lambda client: client.get("requests", start=start, end=end, sort=sort, limit=limit, **filters))
     if as_json:
         print_json(answer)
@@ -168,7 +174,7 @@ def explain(
     end: End = "now",
     slo: Annotated[str | None, typer.Option(help="Requests that are bad for this SLO; without it, for any.")] = None,
     metric: Annotated[
-        str | None, typer.Option(help="In place of bad requests, the slowest by ttft, tpot or e2e.")
+        str | None, typer.Option(help="In place of bad requests, the slowest by ttft, tpot, e2e, gap or first_visible.")
     ] = None,
     quantile: Annotated[float | None, typer.Option(help="Where the slowest begin; 0.99 without it, 0: all.")] = None,
     without: Annotated[
@@ -283,7 +289,9 @@ def differences(
     slo: SloName = None,
     verdict: Annotated[str | None, typer.Option(help="Select this verdict; without a selection, bad.")] = None,
     status: Annotated[str | None, typer.Option(help="Select what ended so: ok, error, cancelled, unknown.")] = None,
-    metric: Annotated[str | None, typer.Option(help="Select by this latency: ttft, tpot or e2e.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Select by this latency: ttft, tpot, e2e, gap or first_visible.")
+    ] = None,
     at_least: Annotated[str | None, typer.Option(help="Select a latency of so much or more: 500ms.")] = None,
     at_most: Annotated[str | None, typer.Option(help="Select a latency of so much or less.")] = None,
     as_json: AsJson = False,

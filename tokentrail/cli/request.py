@@ -8,6 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from tokentrail.shared.formatting import (
+    THRESHOLDS,
     UNDEFINED,
     clock,
     count,
@@ -66,6 +67,8 @@ def _head(row: Mapping[str, Any]) -> list[str]:
     outcome = " ".join(filter(None, [row["status"], row["error_type"] or row["finish_reason"]]))
     process = of_tenant("/".join(filter(None, [row["service"], row["instance"]])), row)
     latencies = [f"TTFT {duration(row['ttft_s'])}", f"TPOT {tpot(row)}", f"E2E {duration(row['e2e_s'])}"]
+    if row["gap_s"] is not None:
+        latencies.append(f"longest gap {duration(row['gap_s'])}")
     return [
         f"{row['operation'] or 'request'} {row['model'] or UNDEFINED} · {outcome} · "
         f"{count(row['input_tokens'])} → {count(row['output_tokens'])} tokens · {' · '.join(latencies)}",
@@ -79,7 +82,7 @@ def _head(row: Mapping[str, Any]) -> list[str]:
 def _missed(row: Mapping[str, Any]) -> list[str]:
     """A line for each threshold that was missed: the promise, and by how much."""
     return [
-        f"bad for {verdict['slo']}: {miss['threshold'].upper()} {duration(miss['value_s'])}, "
+        f"bad for {verdict['slo']}: {THRESHOLDS[miss['threshold']]} {duration(miss['value_s'])}, "
         f"{duration(miss['limit_s'])} promised: {duration(miss['over_s'])} over"
         for verdict in row["verdicts"]
         for miss in verdict["missed"]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tokentrail.cli.api import Api
 from tokentrail.cli.output import cells, note, short
-from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, one_line, tpot
+from tokentrail.shared.formatting import THRESHOLDS, UNDEFINED, clock, count, duration, one_line, tpot
 
 POLL_S: Final = 1.0
 _LATE_S: Final = 10.0
@@ -24,14 +24,14 @@ collector stores a trickle every five seconds."""
 _STYLES: Final = {"ok": "green", "error": "red", "cancelled": "yellow", "in_flight": "cyan"}
 _HEADS: Final = (
     *("end (UTC)", "status", "verdict", "missed", "model", "variant", "tenant", "class", "engine", "vantage"),
-    *("tokens", "TTFT", "TPOT", "E2E", "longest part", "trace"),
+    *("tokens", "TTFT", "TPOT", "gap", "E2E", "longest part", "trace"),
 )
 _LEAST: Final = {
     "status": 9, "model": 12, "tenant": 7, "class": 7, "trace": 8, "variant": 7, "engine": 6, "longest part": 12,
 }  # fmt: skip
 """Characters that a cell is cut to at most: a trace is found by eight digits. Times and numbers are never cut."""
 _LEFT_OUT: Final = (
-    *("vantage", "engine", "variant", "verdict", "class", "tenant", "longest part", "model", "tokens", "missed"),
+    *("vantage", "engine", "variant", "verdict", "gap", "class", "tenant", "longest part", "model", "tokens", "missed"),
     *("E2E", "TPOT", "TTFT", "end (UTC)"),
 )
 """Columns that a narrow terminal has no room for, in this order."""
@@ -40,6 +40,7 @@ _PHASES: Final = ("queue", "cold_start", "prefill", "decode", "preempted", "kv_t
 _OF_LATENCY: Final = {
     "ttft": ("queue", "cold_start", "prefill", "kv_transfer"),
     "tpot": ("decode", "preempted", "stalled"),
+    "gap": ("decode", "preempted", "stalled"),
 }
 """The phases that a latency is made of; of the others, all."""
 
@@ -92,6 +93,7 @@ def _cells(row: Mapping[str, Any], sort: str = "end") -> list[str | Text]:
         f"{count(row['input_tokens'])}→{count(row['output_tokens'])}",
         duration(row["ttft_s"]),
         tpot(row),
+        duration(row["gap_s"]),
         duration(row["e2e_s"]),
         _longest_part(row, sort),
         row["trace_id"],
@@ -104,16 +106,18 @@ def missed(row: Mapping[str, Any]) -> str:
     for verdict in row["verdicts"]:
         for miss in verdict["missed"]:
             over[miss["threshold"]] = max(miss["over_s"], over.get(miss["threshold"], 0.0))
-    return ", ".join(f"{name.upper()} by {duration(s)}" for name, s in over.items()) or UNDEFINED
+    return ", ".join(f"{THRESHOLDS[name]} by {duration(s)}" for name, s in over.items()) or UNDEFINED
 
 
 def _longest_part(row: Mapping[str, Any], sort: str) -> str:
     """The phase that took most of the latency by which the list is sorted, with its share of it.
 
-    Of TTFT the time before the first token, of TPOT the time after it, else of E2E. Undefined where that is not known.
+    Of TTFT the time before the first token, of TPOT and of the longest gap the time after it, else of E2E. Undefined
+    where that is not known.
     """
     first_s, whole_s = row["ttft_s"], row["e2e_s"]
-    of_s = {"ttft": first_s, "tpot": None if None in (first_s, whole_s) else whole_s - first_s}.get(sort, whole_s)
+    rest_s = None if None in (first_s, whole_s) else whole_s - first_s
+    of_s = {"ttft": first_s, "tpot": rest_s, "gap": rest_s}.get(sort, whole_s)
     known = {name: row[f"{name}_s"] for name in _OF_LATENCY.get(sort, _PHASES) if row[f"{name}_s"]}
     if not known or not of_s:
         return UNDEFINED

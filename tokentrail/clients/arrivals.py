@@ -25,12 +25,13 @@ class Arrivals:
         3 arrivals of one word                         not known, since 18 have no text; 2 or more
     """
 
-    __slots__ = ("_at_first", "_first_ns", "_later", "_later_thoughts", "said", "thought", "total")
+    __slots__ = ("_at_first", "_first_ns", "_later", "_later_thoughts", "_visible_ns", "said", "thought", "total")
 
     def __init__(self) -> None:
         self.total = 0
         self.said = self.thought = 0  # bytes
         self._first_ns: dict[int, int] = {}  # by choice
+        self._visible_ns: int | None = None  # of the first text
         self._at_first = 0  # bytes that came with the first arrival of a choice
         self._later = self._later_thoughts = 0  # arrivals after that with text, and those with reasoning alone
 
@@ -39,12 +40,20 @@ class Arrivals:
         self.total += 1
         self.said += said
         self.thought += thought
+        if said and self._visible_ns is None:
+            self._visible_ns = at_ns
         if at_ns - self._first_ns.setdefault(choice, at_ns) < TOGETHER_NS:
             self._at_first += said + thought
         elif said:
             self._later += 1
         elif thought:
             self._later_thoughts += 1
+
+    @property
+    def visible_ns(self) -> int | None:
+        """When the first text came (unix ns). An answer that came as a whole is seen then; None: not known."""
+        is_whole = self.total == 1 and not self.thought
+        return min(self._first_ns.values()) if is_whole else self._visible_ns
 
     @property
     def choices(self) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from tokentrail._record.recipient import Recipient
 from tokentrail._record.request import RequestTrail
 from tokentrail.clients.answer import Answer
 from tokentrail.clients.arrivals import Arrivals
-from tokentrail.semconv import ARRIVALS, ARRIVED_TOKENS, LATER_ARRIVALS, Status
+from tokentrail.semconv import ARRIVALS, ARRIVED_TOKENS, LATER_ARRIVALS, TIME_TO_FIRST_VISIBLE_TOKEN, Status
+
+_LONG_NS: Final = 500_000_000
+"""An arrival after such a wait goes to the trail at once: it may have told of the wait."""
 
 
 class Recording:
@@ -25,6 +28,7 @@ class Recording:
         self._several = several
         self._together = together and not several
         self._stamps: list[int] = []
+        self._latest_ns = 0
 
     @property
     def arrivals(self) -> int:
@@ -43,6 +47,9 @@ class Recording:
         self._arrivals.add(choice, said, thought, at_ns)
         if self._together:
             self._stamps.append(at_ns)
+            if at_ns - self._latest_ns >= _LONG_NS:
+                self.flush()
+            self._latest_ns = at_ns
             return
         recipient: Recipient = self.request.choice(choice) if self._several else self.request
         recipient.token(1, at_ns)
@@ -67,9 +74,14 @@ class Recording:
             finish_reasons=[answer.reasons[index] for index in sorted(answer.reasons)],
             response_model=answer.model,
             response_id=answer.response_id,
-            attributes={ARRIVALS: self.arrivals, **self._came(**counts)},
+            attributes={ARRIVALS: self.arrivals, **self._came(**counts), **self._seen()},
             **counts,
         )
+
+    def _seen(self) -> dict[str, float]:
+        """When the first output came that is no reasoning; nothing, if none did."""
+        at_ns = self._arrivals.visible_ns
+        return {} if at_ns is None else {TIME_TO_FIRST_VISIBLE_TOKEN: (at_ns - self.request.started.arrival_ns) / 1e9}
 
     def _came(
         self, *, output_tokens: int | None = None, reasoning_tokens: int | None = None, **_: int

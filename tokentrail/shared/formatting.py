@@ -38,6 +38,14 @@ def tpot(request: Mapping[str, Any]) -> str:
     return f"≤ {duration(at_most)}" if known is None and at_most is not None else duration(known)
 
 
+THRESHOLDS = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "e2e": "E2E",
+    "gap": "longest gap",
+    "first_visible": "first visible token",
+}
+"""What an SLO can promise, in words, by the name of the threshold."""
 WAITS = {
     "batch": "the batch was full",
     "tokens": "the steps had no tokens left to compute",

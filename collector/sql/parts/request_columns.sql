@@ -4,4 +4,5 @@ lower(hex(trace_id)) AS trace_id_hex, lower(hex(span_id)) AS span_id_hex, lower(
     status, error_type, finish_reason, input_tokens, output_tokens, cached_tokens, reasoning_tokens, drafted_tokens,
     accepted_tokens, perplexity, mean_entropy, preemptions, ttft_ns,
     tpot_ns, tpot_at_most_ns, e2e_ns, queue_ns, cold_start_ns, prefill_ns, decode_ns, preempted_ns, kv_transfer_ns, stalled_ns,
-    first_visible_ns, wait_batch_ns, wait_tokens_ns, wait_kv_ns, wait_priority_ns, weight
+    first_visible_ns, wait_batch_ns, wait_tokens_ns, wait_kv_ns, wait_priority_ns, weight,
+    gap_ns, gap_index

@@ -1,6 +1,6 @@
 -- Requests that had not ended before `end_ns` and have ended since, each by its row, with the columns of announced.sql.
 SELECT
-    $parts.in_flight_columns,
+    $parts.in_flight_columns, NULL AS last_token_ns, NULL AS gap_ns,
     toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(end) AS seen_ns, toUnixTimestamp64Nano(end) AS heard_ns,
     ttft_us = 4294967295 AS unmeasured  -- by sql/schema/10_tables.sql
 FROM requests

@@ -21,6 +21,14 @@ CREATE TABLE IF NOT EXISTS requests
     e2e_us            UInt32 MATERIALIZED least(intDiv(e2e_ns + 999, 1000), 4294967294) CODEC(NONE),
     queue_us          UInt32 MATERIALIZED if(queue_ns IS NULL, 4294967295, least(intDiv(assumeNotNull(queue_ns) + 999, 1000), 4294967294)) CODEC(NONE),
     is_sampled        Bool   MATERIALIZED weight != 1,
+    gap_us            UInt32 MATERIALIZED multiIf(
+        gap_ns IS NOT NULL, least(intDiv(assumeNotNull(gap_ns) + 999, 1000), 4294967294), output_tokens < 2 OR output_tokens = choices, 0, 4294967295)
+        CODEC(NONE),
+    -- Where no token was reasoning, the first one is visible.
+    first_visible_us  UInt32 MATERIALIZED multiIf(
+        first_visible_ns IS NOT NULL, greatest(least(intDiv(assumeNotNull(first_visible_ns) + 999, 1000), 4294967294), 1),
+        reasoning_tokens = 0 OR output_tokens = 0, ttft_us, 4294967295)
+        CODEC(NONE),
     -- The cell of the goodput surface: 32 × the number of TTFT thresholds missed + the number of TPOT thresholds missed, of the
     -- grids in collector/measure/surface.py (in µs here). 31: not known. 1024 more: that TPOT is a bound.
     surface_cell      UInt16 MATERIALIZED
@@ -183,6 +191,8 @@ CREATE TABLE IF NOT EXISTS open_requests
     input_tokens      Nullable(UInt32),
     output_tokens     Nullable(UInt32),
     ttft_ns           Nullable(UInt64),
+    last_token_ns     Nullable(UInt64),                         -- arrival to the latest token so far
+    gap_ns            Nullable(UInt64),                         -- the longest wait between two tokens of one answer so far
     ended             UInt8,                                    -- 1: it has ended; `seen` is then an hour after its end
     heard             DateTime64(9, 'UTC')    DEFAULT seen,     -- when it was stored; the span's end, if that is more than a day earlier, or up to a minute later
     INDEX by_seen seen TYPE minmax GRANULARITY 1,

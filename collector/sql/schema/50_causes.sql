@@ -24,6 +24,8 @@ CREATE TABLE IF NOT EXISTS causes
     first_token       Enum8('none' = 0, 'known' = 1, 'unknown' = 2) CODEC(ZSTD), -- 'none': the request ended without one
     tpot_more_us      UInt32                  CODEC(T64, ZSTD),     -- tpot_us - $mean_gap_us, modulo 2^32: 0 when the last token was the end
     tpot_is_bound     Bool                    CODEC(ZSTD),          -- it is not known, and at most this
+    gap_us            UInt32                  DEFAULT 4294967295 CODEC(T64, ZSTD), -- this and the next as `requests` has them; 4294967295: not known
+    first_visible_us  UInt32                  DEFAULT 4294967295 CODEC(T64, ZSTD),
 
     -- Whole microseconds of each cause (collector/causes/causes.yaml) before the first token, or before the end where none is known.
     -- They add up to ttft_us. More than 71 minutes are cut to that, as in `requests`.
@@ -78,7 +80,9 @@ CREATE TABLE IF NOT EXISTS causes
     ttft_ns           Nullable(UInt64) ALIAS if(first_token = 'known', toUInt64(ttft_us) * 1000, NULL),
     e2e_ns            UInt64 ALIAS toUInt64(e2e_us) * 1000,
     tpot_ns           Nullable(UInt64) ALIAS if(tpot_us IN (0, 4294967295) OR tpot_is_bound, NULL, toUInt64(tpot_us) * 1000),
-    tpot_at_most_ns   Nullable(UInt64) ALIAS if(tpot_is_bound, toUInt64(tpot_us) * 1000, NULL)
+    tpot_at_most_ns   Nullable(UInt64) ALIAS if(tpot_is_bound, toUInt64(tpot_us) * 1000, NULL),
+    gap_ns            Nullable(UInt64) ALIAS if(gap_us = 4294967295, NULL, toUInt64(gap_us) * 1000),
+    first_visible_ns  Nullable(UInt64) ALIAS if(first_visible_us IN (0, 4294967295), NULL, toUInt64(first_visible_us) * 1000)
 )
 ENGINE = ReplacingMergeTree(version)
 PARTITION BY toDate(end)

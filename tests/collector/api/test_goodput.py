@@ -16,6 +16,9 @@ ended = st.fixed_dictionaries(
         "tpot_ns": st.none() | st.integers(1, 200).map(lambda ms: float(ms * MS)),
         "tpot_at_most_ns": st.none() | st.integers(1, 200).map(lambda ms: ms * MS - 0.5),
         "output_tokens": st.none() | st.integers(0, 3),
+        "gap_ns": st.none() | latencies,
+        "first_visible_ns": st.none() | latencies,
+        "reasoning_tokens": st.none() | st.integers(0, 1),
     }
 ).map(lambda row: row if may_have_a_bound(row) else row | {"tpot_at_most_ns": None})
 announced = st.fixed_dictionaries(
@@ -23,6 +26,8 @@ announced = st.fixed_dictionaries(
         "elapsed": latencies,
         "ttft_ns": st.none() | latencies,
         "output_tokens": st.integers(0, 3),
+        "gap_ns": st.none() | latencies,
+        "since_token": latencies,
         "silent": st.booleans(),
         "hung": st.booleans(),
     }
@@ -39,7 +44,9 @@ threshold = st.none() | st.sampled_from([1, 10, 70, 100, 150, 500, 1000, 2000])
 def missed(row, limits):
     """By threshold, as docs/numbers.md defines it."""
     waited = row["status"] == "cancelled" and row["ttft_ns"] is None and row["output_tokens"] == 0
-    row = {"e2e_ns": row["e2e_ns"], "tpot_ns": row["tpot_ns"], "ttft_ns": row["e2e_ns"] if waited else row["ttft_ns"]}
+    ttft_ns = row["e2e_ns"] if waited else row["ttft_ns"]
+    visible_ns = ttft_ns if waited or row["first_visible_ns"] is None else row["first_visible_ns"]
+    row = row | {"ttft_ns": ttft_ns, "first_visible_ns": visible_ns}  # none is visible before the first
     return {
         name
         for name, limit in limits.items()
@@ -50,21 +57,25 @@ def missed(row, limits):
 def unknown(row, limits):
     """A threshold needs a value that is not known, although the request may have had it."""
     tokens = 2 if row["output_tokens"] is None else row["output_tokens"]
-    at_most = {"ttft": None, "tpot": row["tpot_at_most_ns"]}
+    at_most = {"ttft": None, "tpot": row["tpot_at_most_ns"], "gap": None, "first_visible": None}
+    if row["first_visible_ns"] is None and row["reasoning_tokens"] == 0:
+        row = row | {"first_visible_ns": row["ttft_ns"]}
     return any(
         limits[name] is not None
         and row[f"{name}_ns"] is None
         and tokens >= at_least
         and (at_most[name] is None or at_most[name] > limits[name])
-        for name, at_least in (("ttft", 1), ("tpot", 2))
+        for name, at_least in (("ttft", 1), ("tpot", 2), ("gap", 2), ("first_visible", 1))
     )
 
 
 def missed_already(row, limits):
     out = set()
     first = min(row["elapsed"], row["elapsed"] if row["ttft_ns"] is None else row["ttft_ns"])
-    if limits["ttft"] is not None and first > limits["ttft"]:
-        out.add("ttft")
+    out |= {name for name in ("ttft", "first_visible") if limits[name] is not None and first > limits[name]}
+    gap = None if row["last_token_ns"] is None else max(row["gap_ns"] or 0, row["elapsed"] - row["last_token_ns"])
+    if limits["gap"] is not None and gap is not None and gap > limits["gap"]:
+        out.add("gap")
     if limits["e2e"] is not None and row["elapsed"] > limits["e2e"]:
         out.add("e2e")
     if limits["tpot"] is not None and row["hung"] and row["ttft_ns"] is not None:
@@ -77,10 +88,10 @@ def missed_already(row, limits):
 @given(
     ended=st.lists(ended, max_size=30),
     announced=st.lists(announced, max_size=8),
-    ttft=threshold, tpot=threshold, e2e=threshold,
+    ms=st.fixed_dictionaries(dict.fromkeys(("ttft", "tpot", "e2e", "gap", "first_visible"), threshold)),
 )  # fmt: skip
-def test_goodput_and_its_surface_are_what_brute_force_says(api, rows, ended, announced, ttft, tpot, e2e):
-    asked = {name: f"{ms}ms" for name, ms in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if ms is not None}
+def test_goodput_and_its_surface_are_what_brute_force_says(api, rows, ended, announced, ms):
+    asked = {name: f"{limit}ms" for name, limit in ms.items() if limit is not None}
     if not asked:
         return
     rows.clear()
@@ -90,12 +101,13 @@ def test_goodput_and_its_surface_are_what_brute_force_says(api, rows, ended, ann
         seen = NOW - (40 * SECOND if row["silent"] else 0)
         # one that hangs has waited since its engine's last step, which was longer ago than anything is given up after
         elapsed = row["elapsed"] = row["elapsed"] + (100 * SECOND if row["hung"] else 0)
-        rows.open(start=seen - elapsed, seen=seen, ttft_ns=row["ttft_ns"], output_tokens=row["output_tokens"],
-                  instance="hung" if row["hung"] else "fine")  # fmt: skip
+        row["last_token_ns"] = None if row["gap_ns"] is None else max(elapsed - row["since_token"], 0)
+        told = {name: row[name] for name in ("ttft_ns", "output_tokens", "last_token_ns", "gap_ns")}
+        rows.open(start=seen - elapsed, seen=seen, instance="hung" if row["hung"] else "fine", **told)
     for at in {NOW - 40 * SECOND - r["elapsed"] for r in announced if r["hung"]}:
         assert at > NOW - 4000 * SECOND
 
-    limits = {"ttft": ttft and ttft * MS, "tpot": tpot and tpot * MS, "e2e": e2e and e2e * MS}
+    limits = {name: limit and limit * MS for name, limit in ms.items()}
     answer = api("goodput", surface=1, **asked)
 
     def judge(limits):
@@ -113,7 +125,7 @@ def test_goodput_and_its_surface_are_what_brute_force_says(api, rows, ended, ann
     assert answer["requests"]["undetermined"] == undetermined
     assert answer["requests"]["in_flight_violations"] == bad_now
     assert answer["attainment"] == attainment
-    violations = dict.fromkeys(("ttft", "tpot", "e2e"), 0)
+    violations = dict.fromkeys(limits, 0)
     for name in violations:
         violations[name] += sum(name in missed(r, limits) for r in made)
         violations[name] += sum(name in missed_already(r, limits) for r in announced if not r["silent"])
@@ -122,10 +134,10 @@ def test_goodput_and_its_surface_are_what_brute_force_says(api, rows, ended, ann
 
     surface = answer["surface"]
     for i in {0, len(surface["ttft_s"]) // 2, len(surface["ttft_s"]) - 1} | {
-        k for k, v in enumerate(surface["ttft_s"]) if v == (ttft or 0) / 1e3
+        k for k, v in enumerate(surface["ttft_s"]) if v == (ms["ttft"] or 0) / 1e3
     }:
         for j, tpot_s in enumerate(surface["tpot_s"]):
-            at = {"ttft": round(surface["ttft_s"][i] * 1e9), "tpot": round(tpot_s * 1e9), "e2e": limits["e2e"]}
+            at = limits | {"ttft": round(surface["ttft_s"][i] * 1e9), "tpot": round(tpot_s * 1e9)}
             assert surface["attainment"][i][j] == judge(at)[3], at
 
 

@@ -121,7 +121,7 @@ def test_weighted_numbers_are_sums_of_weights(api, rows):
         "unselected": 0, "in_flight": 0, "in_flight_violations": 0, "lost": 0,
     }  # fmt: skip
     assert answer["attainment"] == 10 / 15
-    assert answer["violations"] == {"ttft": 4, "tpot": 0, "e2e": 0, "failed": 1}
+    assert answer["violations"] == {"ttft": 4, "tpot": 0, "e2e": 0, "gap": 0, "first_visible": 0, "failed": 1}
     assert answer["goodput"]["output_tokens_per_s"] == 40 / 900
     assert answer["errors"] == {
         "requests_total": sqrt(90 + 12 + 0 + 2 + 20),

@@ -15,16 +15,20 @@ from collector.store.definitions import read_schema
 from tests.collector.rows import NOW, SECOND
 
 DAY = 86_400 * SECOND
+OF_ONE = {
+    "service": ["s"], "instance": ["i"], "process_tenant": [""], "unmeasured": [False], "last_token_ns": [None],
+    "gap_ns": [None],
+}  # fmt: skip
 
 
-def in_flight(*, elapsed, ttft=-1, unmeasured=False, later=1, stuck=False, lost=False, tenant="t"):
+def in_flight(*, elapsed, ttft=-1, unmeasured=False, later=1, stuck=False, lost=False, tenant="t", gap=-1):
     one = np.array([elapsed], np.int64)
     return InFlight(
         columns={"tenant": [tenant], "service": ["s"], "instance": ["i"], "process_tenant": [""]},
         began_ns=one * 0, seen_ns=one,
         elapsed_ns=one,
         ttft_ns=np.array([ttft]), unmeasured=np.array([unmeasured]), later_tokens=np.array([later]), last_step_ns=one,
-        lost_at_ns=one, is_lost=np.array([lost]), no_progress=np.array([stuck]),
+        gap_ns=np.array([gap]), lost_at_ns=one, is_lost=np.array([lost]), no_progress=np.array([stuck]),
     )  # fmt: skip
 
 
@@ -47,10 +51,17 @@ def in_flight(*, elapsed, ttft=-1, unmeasured=False, later=1, stuck=False, lost=
         (in_flight(elapsed=113, stuck=True), {"tpot": 34}, False),
         (in_flight(elapsed=900, unmeasured=True, stuck=True), {"ttft": 100, "tpot": 100}, False),
         (in_flight(elapsed=900, unmeasured=True), {"ttft": 100, "e2e": 800}, True),
+        (in_flight(elapsed=900, ttft=10, gap=100), {"gap": 100}, False),
+        (in_flight(elapsed=900, ttft=10, gap=101), {"gap": 100}, True),
+        (in_flight(elapsed=900, ttft=10), {"gap": 1}, False),  # not known
+        (in_flight(elapsed=900, ttft=10, gap=500, lost=True), {"gap": 100}, False),
+        (in_flight(elapsed=101), {"first_visible": 100}, True),
+        (in_flight(elapsed=101, ttft=100), {"first_visible": 100}, False),  # nobody knows
+        (in_flight(elapsed=900, ttft=101), {"first_visible": 100}, True),
     ],
 )
 def test_a_request_is_bad_once_it_is_past_a_threshold(request_, thresholds, bad):
-    given = Thresholds.model_construct(None, **{"ttft": None, "tpot": None, "e2e": None} | thresholds)
+    given = Thresholds.model_construct(None, **dict.fromkeys(Thresholds.model_fields) | thresholds)
     assert request_.judged([Promise.to_all(given)]).outcomes(0).in_flight_violations.tolist() == [bad]
     slo = Slo.model_construct(None, name="n", select={"tenant": ("other",)}, thresholds=given)
     assert request_.judged([slo]).of_all_slos().in_flight_violations.tolist() == [False]
@@ -77,7 +88,7 @@ def test_only_silence_before_the_watermark_and_the_end_makes_a_request_lost(end,
         "ttft_ns": [None],
         "output_tokens": [None],
     }
-    columns |= {"service": ["s"], "instance": ["i"], "process_tenant": [""], "unmeasured": [False]}
+    columns |= OF_ONE
     times = {"end_ns": end * SECOND, "lost_after_ns": 30 * SECOND, "heard_until_ns": heard_until * SECOND}
     assert judge_in_flight(columns, {}, **times).is_lost.tolist() == [lost]
 
@@ -122,7 +133,7 @@ def test_a_request_that_is_announced_after_the_end_is_not_in_flight_then(rows, a
 def test_a_request_that_begins_after_the_end_has_run_for_no_time():
     """Its sender's clock is ahead."""
     columns = {"began_ns": [130], "seen_ns": [131], "heard_ns": [131], "ttft_ns": [None], "output_tokens": [None]}
-    columns |= {"service": ["s"], "instance": ["i"], "process_tenant": [""], "unmeasured": [False]}
+    columns |= OF_ONE
     found = judge_in_flight(columns, {}, end_ns=120, lost_after_ns=30, heard_until_ns=120)
     assert found.elapsed_ns.tolist() == [0]
 
@@ -130,7 +141,7 @@ def test_a_request_that_begins_after_the_end_has_run_for_no_time():
 @pytest.mark.parametrize(("began", "stuck"), [(90, True), (91, False)])
 def test_a_process_that_rested_before_a_request_came_is_not_stuck(began, stuck):
     columns = {"began_ns": [began], "seen_ns": [120], "heard_ns": [120], "ttft_ns": [None], "output_tokens": [None]}
-    columns |= {"service": ["s"], "instance": ["i"], "process_tenant": [""], "unmeasured": [False]}
+    columns |= OF_ONE
     found = judge_in_flight(columns, {Process("s", "i"): 10}, end_ns=120, lost_after_ns=30, heard_until_ns=120)
     assert found.no_progress.tolist() == [stuck]
 
@@ -208,3 +219,23 @@ def test_the_grids_of_the_surface_are_those_of_the_stored_cells():
     sql = read_schema().tables["requests"]
     for grid in (TTFT_GRID_NS, TPOT_GRID_NS):
         assert f"[{', '.join(str(ns // 1000) for ns in grid)}]" in " ".join(sql.split())
+
+
+@pytest.mark.parametrize(
+    ("last_token", "gap", "seen", "longest"),
+    [
+        (40, 5, 100, 60),  # it waits for its next token
+        (40, 70, 100, 70),  # it waited longer before
+        (100, 0, 100, 0),
+        (None, 5, 100, -1),
+        (40, None, 100, 60),
+        (40, 5, 121, -1),  # announced after the end of the window: nobody knows how long it had waited by then
+        (40, 5, 120, 80),
+    ],
+)
+def test_a_silence_is_a_gap_up_to_the_announcement(last_token, gap, seen, longest):
+    columns = OF_ONE | {"began_ns": [0], "seen_ns": [seen], "heard_ns": [seen], "ttft_ns": [10], "output_tokens": [3]}
+    columns |= {"last_token_ns": [last_token], "gap_ns": [gap]}
+    found = judge_in_flight(columns, {}, end_ns=120, lost_after_ns=SECOND, heard_until_ns=120)
+    assert found.gap_ns.tolist() == [longest]
+    assert found.longest_gap_ns(0) == (None if longest < 0 else longest)

@@ -55,7 +55,7 @@ def test_tokens_are_looked_for_in_the_minutes_in_which_a_request_ran():
 
 def test_requests_in_flight_are_chosen_with_their_columns():
     processes = ("service", "instance", "process_tenant")
-    names = ("trace_id", "span_id", *processes, "output_tokens", "ttft_ns", "unmeasured")
+    names = ("trace_id", "span_id", *processes, "output_tokens", "ttft_ns", "unmeasured", "last_token_ns", "gap_ns")
     columns = {name: [None, None, None] for name in names} | {
         "began_ns": [1, 2, 3],
         "seen_ns": [10, 20, 30],

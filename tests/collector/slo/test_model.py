@@ -84,7 +84,7 @@ GOOD = {"name": "a", "objective": "'0.9'", "window": "30d", "thresholds": "{e2e:
         ({"window": "30"}, "window: 30 has no unit: write for example"),
         ({"window": "'-3d'"}, "window: '-3d' is not a duration"),
         ({"window": None}, r"slos\[0\].window: is missing"),
-        ({"thresholds": "{}"}, "thresholds: name at least one threshold: ttft, tpot or e2e"),
+        ({"thresholds": "{}"}, "thresholds: name at least one threshold: ttft, tpot, e2e, gap, first_visible"),
         ({"thresholds": "{ttft: 0ms}"}, "thresholds.ttft: '0ms' must be more than 0"),
         ({"thresholds": "{itl: 1ms}"}, r"thresholds.itl: unknown field: remove it or correct its spelling"),
         ({"select": "{region: [eu]}"}, "'region' cannot be selected by; use 'model', 'tenant'"),

@@ -31,6 +31,7 @@ def test_tokens_have_the_front_end_s_stamp_and_steps_the_engine_core_s(vllm):
         semconv.OUTPUT_TOKENS: 3, semconv.CACHED_TOKENS: 3, semconv.STATUS: "ok", semconv.FINISH_REASON: "length",
         semconv.FINISH_REASONS: ["length"], semconv.REQUEST_MAX_TOKENS: 9, semconv.REQUEST_TEMPERATURE: 0.5,
         semconv.REQUEST_TOP_P: 1.0, semconv.REQUEST_STREAM: True,
+        semconv.LONGEST_GAP: 0.011, semconv.LONGEST_GAP_INDEX: 1,
     }  # fmt: skip
     assert [(round((s.start_ns - T0) / MS, 2), round((s.end_ns - T0) / MS, 2)) for s in v.steps()] == [
         (4, 10), (10, 20), (20, 30),

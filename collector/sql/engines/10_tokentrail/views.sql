@@ -112,7 +112,9 @@ SELECT
     now64(3, 'UTC') AS ingested_at,
     -- A weight that cannot be one is not known: the request stands for itself.
     if(sent_weight = 0 OR sent_weight BETWEEN 1 AND 1e6, sent_weight, 1) AS weight,
-    ifNull(accurateCastOrNull(sent_choices, 'UInt32'), 1) AS choices
+    ifNull(accurateCastOrNull(sent_choices, 'UInt32'), 1) AS choices,
+    nanoseconds(reported('tokentrail.longest_gap'), duration_ns) AS gap_ns,
+    if(gap_ns > 0, counted('tokentrail.longest_gap.index'), NULL) AS gap_index
 FROM tokentrail_spans
 WHERE claim = 'tokentrail.request';
 
@@ -138,6 +140,8 @@ SELECT
     counted('gen_ai.usage.input_tokens') AS input_tokens,
     counted('gen_ai.usage.output_tokens') AS output_tokens,
     nanoseconds(reported(first_key), $longest_ns) AS ttft_ns,
+    nanoseconds(reported('tokentrail.time_to_last_token'), $longest_ns) AS last_token_ns,
+    nanoseconds(reported('tokentrail.longest_gap'), $longest_ns) AS gap_ns,
     claim = 'tokentrail.request' AS ended,
     -- Its sender's clock may be behind or ahead, and the store's behind by a minute. What is stored a day late is no news.
     if(end < now64(9, 'UTC') - INTERVAL 1 DAY, end,

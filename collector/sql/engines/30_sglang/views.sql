@@ -62,7 +62,10 @@ WITH
     $unless_more AS unless_more,
     counted('gen_ai.usage.prompt_tokens') AS input,
     counted('gen_ai.usage.cached_tokens') AS cached,
-    (phase -> if(empty(phases), NULL, arraySum(arrayMap(p -> if(p.name = phase, p.duration_ns, 0), phases)))) AS phase_ns
+    (phase -> if(empty(phases), NULL, arraySum(arrayMap(p -> if(p.name = phase, p.duration_ns, 0), phases)))) AS phase_ns,
+    arrayMap(ns -> intDiv(ns, 1000), token_ns) AS token_us,
+    duration_ns AS whole_ns,
+    $gaps_us AS gaps_us
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.request.id'] AS request_id,
@@ -87,7 +90,9 @@ SELECT
     phase_ns('decode') AS decode_ns,
     phase_ns('preempted') AS preempted_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    if(empty(token_us), NULL, 1000 * toUInt64(arrayMax(gaps_us))) AS gap_ns,
+    if(gap_ns > 0, indexOf(gaps_us, arrayMax(gaps_us)), NULL) AS gap_index
 FROM sglang_requests_cut;
 
 CREATE OR REPLACE MATERIALIZED VIEW sglang_phases TO phases AS

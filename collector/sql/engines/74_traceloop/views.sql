@@ -20,7 +20,11 @@ WITH
     counted('gen_ai.usage.output_tokens') AS n,
     counted('gen_ai.usage.reasoning_tokens') AS reasoning,
     $chunk_us AS chunk_us,
-    if(empty(chunk_us), NULL, chunk_us[1] * 1000) AS first_ns
+    if(empty(chunk_us), NULL, chunk_us[1] * 1000) AS first_ns,
+    -- The chunk after the last token carries the usage.
+    arraySlice(chunk_us, 1, length(chunk_us) - toUInt8(ifNull(length(chunk_us) = n + 1, false))) AS token_us,
+    duration_ns AS whole_ns,
+    $gaps_us AS gaps_us
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -42,7 +46,9 @@ SELECT
     $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    multiIf(stream = 0 AND n > 0, 0, empty(token_us), NULL, 1000 * toUInt64(arrayMax(gaps_us))) AS gap_ns,
+    if(gap_ns > 0, indexOf(gaps_us, arrayMax(gaps_us)), NULL) AS gap_index
 FROM traceloop_spans;
 
 -- A chunk is a token when the counts say nothing else. The chunk after the last token carries the usage.

@@ -46,4 +46,6 @@ wait_priority_ns  Nullable(UInt64),
 segment           String                  CODEC(ZSTD),
 ingested_at       DateTime64(3, 'UTC')    CODEC(Delta, ZSTD),
 weight            Float64                 DEFAULT 1,        -- how many requests this one stands for (docs/numbers.md)
-choices           UInt32                  DEFAULT 1        -- the number of its answers that got tokens
+choices           UInt32                  DEFAULT 1,       -- the number of its answers that got tokens
+gap_ns            Nullable(UInt64),                         -- the longest wait between two tokens of one answer; NULL also: fewer than two
+gap_index         Nullable(UInt32)                          -- the place in its answer of the token behind it

@@ -1,0 +1,181 @@
+"""The longest wait between two tokens of an answer, in the span of a request and in its announcements."""
+
+import pytest
+
+from tests.tokentrail.support import MS, T0, attributes_of, start
+from tokentrail import Sampling, Status, Thresholds, semconv
+from tokentrail.clients.recording import Recording
+from tokentrail.testing import MemoryTrail
+
+S = 1000 * MS
+
+
+def gap(trail):
+    told = attributes_of(trail)
+    seconds = told.get(semconv.LONGEST_GAP)
+    return None if seconds is None else round(seconds * 1e3), told.get(semconv.LONGEST_GAP_INDEX)
+
+
+@pytest.mark.parametrize(
+    ("batches_ms", "status", "end_ms", "found"),
+    [
+        ([[10, 20, 50, 60]], "ok", 60, (30, 2)),
+        ([[10, 20], [50, 60]], "ok", 60, (30, 2)),  # the wait lies between two batches of the SDK
+        ([[10], [40, 70], [100]], "ok", 100, (30, 1)),  # of waits that are equal, the first
+        ([[10, 40], [60], [95]], "ok", 95, (35, 3)),
+        ([[500, 501]], "ok", 501, (1, 1)),  # the wait for the first token is none
+        ([[10, 10, 10]], "ok", 10, (0, None)),
+        ([[10]], "ok", 900, (0, None)),
+        ([[]], "ok", 900, (None, None)),
+        ([[10, 20]], "ok", 900, (10, 1)),  # nothing was waited for behind the last token
+        ([[10, 20]], "cancelled", 900, (880, 2)),
+        ([[10, 20]], "error", 900, (880, 2)),
+        ([[10, 20, 700]], "cancelled", 701, (680, 2)),
+        ([[]], "cancelled", 900, (None, None)),
+        ([[20, 10, 30]], "ok", 30, (10, 2)),  # a clock that ran backwards
+    ],
+)
+def test_the_longest_wait_between_two_tokens(trail, batches_ms, status, end_ms, found):
+    request = start(trail)
+    for batch in batches_ms:
+        if batch:
+            request.tokens([T0 + ms * MS for ms in batch])
+        trail.flush(0)
+    request.end(T0 + end_ms * MS, status=Status(status))
+    assert gap(trail) == found
+
+
+def test_a_row_that_is_used_again_knows_nothing_of_the_request_before(trail):
+    for waits in ((10, 900), (10, 20)):
+        request = start(trail)
+        request.tokens([T0 + ms * MS for ms in waits])
+        request.end(T0 + S)
+        trail.flush(0)
+    assert [span.attributes[semconv.LONGEST_GAP] for span in trail.spans("chat m")] == [0.89, 0.01]
+
+
+def test_of_several_answers_the_longest_wait_of_any_counts(trail):
+    request = start(trail)
+    first, second = request.choice(0), request.choice(1)
+    trail.step(0, T0, T0 + 10 * MS, [first])
+    trail.step(0, T0, T0 + 400 * MS, [second])  # its first token: no wait between two
+    trail.step(0, T0, T0 + 450 * MS, [second])
+    trail.step(0, T0, T0 + 500 * MS, [second])
+    trail.flush(0)
+    trail.step(0, T0, T0 + 110 * MS, [first])
+    request.end(T0 + 500 * MS)
+    assert gap(trail) == (100, 1)
+
+
+def test_a_gap_is_not_known_when_records_of_tokens_were_lost(trail):
+    request = start(trail)
+    request.tokens([T0 + 10 * MS, T0 + 20 * MS])
+    request.lost += 1
+    request.end(T0 + 20 * MS)
+    assert gap(trail) == (None, None)
+
+
+def announced(trail):
+    """Age of the request, age of its latest token and longest gap, in ms, of each announcement."""
+    names = (semconv.TIME_TO_LAST_TOKEN, semconv.LONGEST_GAP)
+    return [
+        (
+            span.duration_ns // MS,
+            *(round(span.attributes[name] * 1e3) if name in span.attributes else None for name in names),
+        )
+        for span in trail.spans(semconv.OPEN_SPAN)
+    ]
+
+
+def at(trail, clock, ms):
+    clock.now = T0 + ms * MS
+    trail.flush(0)
+
+
+def test_an_answer_that_stands_still_is_announced_as_its_silence_grows(trail, clock):
+    request = start(trail)
+    at(trail, clock, 1)
+    request.tokens([T0 + 100 * MS, T0 + 110 * MS])
+    for ms in (1_000, 1_110, 1_200, 2_200, 3_200, 3_300):
+        at(trail, clock, ms)
+    request.tokens([T0 + 3_350 * MS])
+    at(trail, clock, 4_000)
+    at(trail, clock, 5_001)
+    assert announced(trail) == [
+        (1, None, None),
+        (1_110, 110, 10),  # a second of silence; 90 ms more are no news
+        (2_200, 110, 10),
+        (3_200, 110, 10),
+        (5_001, 3_350, 3_240),  # by its turn
+    ]
+
+
+def test_a_wait_that_ended_between_two_batches_is_announced(trail, clock):
+    request = start(trail)
+    at(trail, clock, 1)
+    request.tokens([T0 + 100 * MS, T0 + 1_900 * MS])
+    at(trail, clock, 2_000)
+    at(trail, clock, 2_100)
+    assert announced(trail) == [(1, None, None), (2_000, 2_000, 1_800)]
+
+
+def test_announcements_say_nothing_of_tokens_that_may_wait_in_the_records(clock):
+    trail = MemoryTrail(clock=clock, max_queue_spans=400)  # a batch has 100 spans
+    request = start(trail)
+    at(trail, clock, 1)
+    request.tokens([T0 + 2 * MS] * 100)
+    request.tokens([T0 + 4_000 * MS])
+    at(trail, clock, 4_000)
+    assert announced(trail) == [(1, None, None), (4_000, 4_000, 3_998)]
+
+
+def test_lost_records_make_a_silence_doubtful(trail, clock):
+    request = start(trail)
+    at(trail, clock, 1)
+    request.tokens([T0 + 2 * MS])
+    request.lost += 1
+    at(trail, clock, 6_000)
+    assert announced(trail)[-1] == (6_000, None, None)
+
+
+def test_sampling_keeps_what_stands_still_and_announces_it_by_then(clock):
+    trail = MemoryTrail(clock=clock, sampling=Sampling(rate=0.0, thresholds=[Thresholds(gap_s=2)]))
+    request = start(trail)
+    request.tokens([T0 + 10 * MS])
+    for ms in (500, 1_500, 2_000, 2_100):
+        at(trail, clock, ms)
+    assert announced(trail) == [(2_100, 10, 0)]
+    request.end(T0 + 2_200 * MS, status=Status.CANCELLED)
+    assert gap(trail) == (2_190, 1)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "seen_ms"),
+    [
+        ([(10, 0, 5), (20, 0, 5), (30, 4, 0), (40, 4, 0)], 30),
+        ([(10, 4, 0), (20, 0, 5)], 10),
+        ([(10, 0, 5)], None),  # reasoning alone
+        ([(10, 0, 0)], 10),  # an answer that came as a whole
+        ([(10, 0, 0), (20, 0, 0)], None),  # two objects of which nobody knows what they are
+        ([], None),
+    ],
+)
+def test_a_client_sees_the_first_text(trail, outputs, seen_ms):
+    recording = Recording(start(trail))
+    for ms, said, thought in outputs:
+        recording.arrived(0, said, thought, T0 + ms * MS)
+    recording.end(T0 + 50 * MS)
+    told = attributes_of(trail).get(semconv.TIME_TO_FIRST_VISIBLE_TOKEN)
+    assert (None if told is None else round(told * 1e3)) == seen_ms
+
+
+def test_an_arrival_that_ends_a_wait_reaches_the_trail_at_once(trail, clock):
+    recording = Recording(start(trail), together=True)
+    at(trail, clock, 1)
+    recording.arrived(0, 1, 0, T0 + 10 * MS)
+    recording.arrived(0, 1, 0, T0 + 500 * MS)
+    recording.arrived(0, 1, 0, T0 + 1_900 * MS)
+    at(trail, clock, 2_900)
+    recording.arrived(0, 1, 0, T0 + 2_950 * MS)
+    at(trail, clock, 4_000)
+    assert announced(trail) == [(1, None, None), (2_900, 1_900, 1_400)]
