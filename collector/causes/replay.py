@@ -20,8 +20,9 @@ from collector.causes.model import FEATURES, StepModel, cells_of
 from collector.causes.simulate import Device, Scheduling, simulate
 from collector.causes.split import COMPONENTS, MEDIAN_ERROR, between
 
-_KV: Final = frozenset({"wait_kv", "preempted", "recompute"})
-LEAVABLE: Final = frozenset({"cold_start", "stall", "drift", "gap"}) | _KV
+KV: Final = frozenset({"wait_kv", "preempted", "recompute"})
+"""What too few blocks of the KV cache cause: it can be left out together only."""
+LEAVABLE: Final = frozenset({"cold_start", "stall", "drift", "gap"}) | KV
 """The causes that can be left out by name. That of others are requests, which can be left out too."""
 REPLAYS: Final = 20
 _BLOCK: Final = 50
@@ -71,17 +72,28 @@ class Replay:
         before its first token, or does not say its tokens. A difference of one request says nothing, so the interval
         is not narrower. None: no request is wanted.
         """
-        late = (self.ttft > ttft) | (self.tpot > tpot) | (self.e2e > e2e)
-        kept = np.where(self.replayed, ~late, np.asarray(good, np.bool_))[:, self.wanted]
-        count = kept.shape[1]
-        if not count:
-            return None
-        shares = kept.mean(1)
-        middle = float(shares[0])
-        scatter = shares[1:].std(ddof=1) if len(shares) > 2 else 1.0
-        either = max(_T * float(scatter), 1 / count)
         unknown = int((self.wanted & ~self.replayed).sum())
-        return Attainment(middle, max(middle - either, 0.0), min(middle + either, 1.0), count, unknown)
+        return attainment_of(self.kept(good, ttft=ttft, tpot=tpot, e2e=e2e), unknown)
+
+    def kept(
+        self, good: ArrayLike, *, ttft: Floats | float = inf, tpot: Floats | float = inf, e2e: Floats | float = inf
+    ) -> Bools:
+        """Whether each wanted request is good: replays × wanted requests."""
+        late = (self.ttft > ttft) | (self.tpot > tpot) | (self.e2e > e2e)
+        found: Bools = np.where(self.replayed, ~late, np.asarray(good, np.bool_))[:, self.wanted]
+        return found
+
+
+def attainment_of(kept: Bools, unknown: int) -> Attainment | None:
+    """The share of good requests by replays × requests, as `Replay.attainment` tells it. None: there is no request."""
+    count = kept.shape[1]
+    if not count:
+        return None
+    shares = kept.mean(1)
+    middle = float(shares[0])
+    scatter = shares[1:].std(ddof=1) if len(shares) > 2 else 1.0
+    either = max(_T * float(scatter), 1 / count)
+    return Attainment(middle, max(middle - either, 0.0), min(middle + either, 1.0), count, unknown)
 
 
 def replay(
@@ -120,7 +132,7 @@ def replay(
     case = judged(found, reference)
     if case.model is None:
         return None
-    if _KV & set(without):
+    if KV & set(without):
         scheduling = replace(scheduling, kv_blocks=None)
     rows = found.requests
     out = np.zeros(len(rows), np.bool_) if left_out is None else np.asarray(left_out, np.bool_)

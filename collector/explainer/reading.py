@@ -11,6 +11,7 @@ from clickhouse_connect.driver.query import QueryResult
 from numpy.typing import NDArray
 
 from collector.causes.columns import Columns, Limits
+from collector.causes.simulate import Scheduling
 from collector.query.template import render
 from collector.store.insert import behind_inserts
 from tokentrail.semconv import Phase
@@ -82,6 +83,8 @@ class Happened:
     steps: Columns
     copies: Columns
     limits: Limits
+    scheduling: Scheduling | None
+    """How the engine admits requests; None: it has not told its limits."""
 
 
 def happened(store: Asked, processes: Sequence[Process]) -> Iterator[tuple[Process, Happened]]:
@@ -132,7 +135,8 @@ def _read(store: Asked, batch: Sequence[Process]) -> Iterator[tuple[Process, Hap
     requests, steps = _ByProcess(rows("requests", _REQUESTS)), _ByProcess(rows("steps", _STEPS))
     copies = _ByProcess(rows("copies", _COPIES))
     told = store.query(render("explain/limits", {}), parameters, SETTINGS).result_rows
-    limits = {process: Limits(*numbers) for process, *numbers in told}
+    limits = {process: Limits(*numbers[:2]) for process, *numbers in told}
+    scheduling = {process: _scheduling(*numbers) for process, *numbers in told}
     phases = np.sort(rows("phases", _PHASE_ROWS), order="key")
     for process in batch:
         own = requests.of(process.key)
@@ -144,8 +148,34 @@ def _read(store: Asked, batch: Sequence[Process]) -> Iterator[tuple[Process, Hap
                 _columns(steps.of(process.key)),
                 _columns(copies.of(process.key)),
                 limits.get(process.key, Limits()),
+                scheduling.get(process.key),
             ),
         )
+
+
+def _scheduling(
+    max_seqs: int | None,
+    max_batched_tokens: int | None,
+    block_size: int | None,
+    kv_blocks: int | None,
+    watermark_blocks: int | None,
+    chunked_prefill: bool | None,
+    policy: str,
+) -> Scheduling | None:
+    """None where a limit is not known without which nothing can be simulated, or with which no engine could run."""
+    known = {
+        "block_size": block_size,
+        "kv_blocks": kv_blocks,
+        "watermark_blocks": watermark_blocks,
+        "chunked_prefill": chunked_prefill,
+    }
+    if max_seqs is None or max_batched_tokens is None:
+        return None
+    told: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
+    try:
+        return Scheduling(max_seqs, max_batched_tokens, static_batching=policy == "static", **told)
+    except ValueError:
+        return None
 
 
 class _ByProcess:

@@ -31,6 +31,7 @@ from collector.measure.explanation import (
     sentence,
 )
 from collector.measure.reader import Reader
+from collector.measure.replayed import Replays, read_replays
 from collector.measure.served import Served, advice, read_models, read_processes
 from collector.measure.slowest import by_group, by_model, slowest
 from collector.measure.tail import Beyond, Floats, shares
@@ -53,6 +54,8 @@ class Question:
     metric: Metric | None = None
     quantile: float = 0.99
     without: Sequence[Collection[str]] = ()
+    replay: bool = False
+    """Replay what would have been without a cause, where that can be. It is about one promise."""
     slowest: int = 0
     """The requests that are told one by one, at most."""
 
@@ -87,7 +90,8 @@ def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Qu
         known = explained.read_explained(reader, population, chosen_window, every_typical, every)
     is_sample = max(every, every_typical) > 1
     rows, typical = Rows.of(chosen, known, every), explained.typical_of(known, bounds, every_typical)
-    return _Answer(reader, question, counted, population, chosen, every, is_sample, rows, bounds, typical).build()
+    answer = _Answer(reader, question, counted, population, chosen, every, is_sample, rows, bounds, typical)
+    return answer.build()
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,7 @@ class _Answer:
             unexplained_s=self._unexplained_us / 1e6,
             without=[self._without(causes) for causes in question.without] if self._hidden is None else [],
             without_hidden=self._hidden,
+            replay=self._replays.out if isinstance(self._replays, Replays) else None,
             levels=self._levels,
             models=self._models(),
             not_ended=waiting(
@@ -134,9 +139,7 @@ class _Answer:
                 in_flight.judged(question.promises).of_all_slos().in_flight_violations,
             ),
             estimated=self.counted.errors is not None or self.is_sample,
-            sentence=sentence(
-                selected, parts, question.metric, question.quantile, value_s, self.counted.requests.attainment
-            ),
+            sentence=sentence(selected, parts, question.metric, question.quantile, value_s, self._now(parts)),
             note=self._note(),
             slowest=slowest(self.reader, self.rows, self._beyond, question.slowest) if question.slowest else [],
             by_model=self._by_model(),
@@ -205,8 +208,27 @@ class _Answer:
             return None
         return f"{100 * share:.0f} % of the time is not explained, which is more than {100 * HIDDEN_FROM:.0f} %"
 
+    @cached_property
+    def _replays(self) -> Replays | str | None:
+        """What replays need, if they were asked for and anything is to be said; or why there are none."""
+        if not self.question.replay or self._hidden or not self.rows.n:
+            return None
+        if self.counted.errors is not None:
+            return "some requests were sampled out, so nobody knows what came"
+        (promise,) = self.question.promises
+        return read_replays(self.reader, self.population, promise)
+
+    def _now(self, parts: Sequence[Part]) -> float | None:
+        """The attainment with which that without the first of these is compared."""
+        without = parts[0].without if parts else None
+        if without and without.kind == "replay" and isinstance(self._replays, Replays):
+            return self._replays.attainment
+        return self.counted.requests.attainment
+
     def _without(self, causes: Collection[str]) -> WithoutOut:
         """What the attainment would be. Without explained requests, it is what it is."""
+        if isinstance(self._replays, Replays) and (replayed := self._replays.without(causes)):
+            return replayed
         found = self.rows.to_judge(self.question.promises).without(self.question.promises, causes)
         counts = self.counted.requests
         judged, good = float(counts.tally.judged), float(counts.good)
@@ -314,6 +336,10 @@ class _Answer:
 
     def _note(self) -> str | None:
         """What the answer lacks, and why."""
+        replayed = f"no replay: {self._replays}" if isinstance(self._replays, str) else None
+        return "; ".join(filter(None, (self._missing(), replayed))) or None
+
+    def _missing(self) -> str | None:
         n = self.every * len(self.chosen)
         missing = n - self.every * self.rows.n
         if self.rows.n and all(level.level == "none" for level in self._levels):

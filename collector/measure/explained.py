@@ -119,6 +119,12 @@ def read_chosen(reader: Reader, window: Window, promises: Sequence[Promise], eve
     return reader.queries.array("explain_chosen", fragments, _CHOSEN, **window.bounds, every=every)
 
 
+def has_ended_ok(chosen: Array) -> Bools:
+    """Which of these requests ended ok."""
+    ok: Bools = chosen["status"] == _OK
+    return ok
+
+
 def has_failed(chosen: Array) -> Bools:
     """Which of these requests failed."""
     failed: Bools = chosen["status"] == _FAILED
@@ -198,7 +204,7 @@ class Rows:
     @classmethod
     def of(cls, chosen: Array, known: Explained, every: int) -> Rows:
         """The chosen ones among those whose causes are known, in the order of `chosen`."""
-        wanted, found = _marks(chosen), _marks(known.rows)
+        wanted, found = (marks(one["end_ns"], one["key"]) for one in (chosen, known.rows))
         order = np.argsort(found, kind="stable")
         at = np.searchsorted(found, wanted, sorter=order) if known.n else np.zeros(len(wanted), np.int64)
         places = order[np.minimum(at, known.n - 1)] if known.n else at
@@ -247,9 +253,9 @@ class Rows:
         )
 
 
-def _marks(rows: Array) -> npt.NDArray[np.uint64]:
+def marks(end_ns: npt.NDArray[np.int64], key: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     """A number for each end and key. Those of two requests are equal once in 2^64 pairs."""
-    found: npt.NDArray[np.uint64] = rows["end_ns"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + rows["key"]
+    found: npt.NDArray[np.uint64] = end_ns.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key.astype(np.uint64)
     return found
 
 

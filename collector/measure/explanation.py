@@ -25,12 +25,30 @@ class WithoutOut(Answer):
     attainment: float | None
     points: float | None
     """By how many hundredths that is more than the attainment of the window."""
-    kind: Literal["first order"] = "first order"
-    """Each bad request's own time is taken away, and all else stays as it is."""
+    kind: Literal["first order", "replay"] = "first order"
+    """First order: each bad request's own time is taken away, and all else stays as it is. Replay: all requests came
+    again, through a simulation of the scheduler; `points` are beyond the attainment in `replay` of the answer."""
     low: float | None
-    """The attainment at least, by the error of the law of step times; null where it is not known."""
+    """The attainment at least, by the error of the law of step times, null where it is not known; of a replay, in 95 of
+    100 cases by the scatter of steps."""
     high: float | None
-    """The attainment at most: by that error, and if all time that is not explained is of these causes too."""
+    """The attainment at most: by that error, and if all time that is not explained is of these causes too; of a replay,
+    in 95 of 100 cases."""
+
+
+class ReplayOut(Answer):
+    """The requests that were replayed."""
+
+    start: str
+    end: str
+    """The requests ended between these moments."""
+    requests: int
+    unknown: int
+    """Of these, those that could not be replayed; their recorded verdict stands."""
+    attainment: float | None
+    """The recorded one of these requests."""
+    note: str | None
+    """What was left out, and why."""
 
 
 class Culprit(Answer):
@@ -211,6 +229,8 @@ class Explanation(Answer):
     """Of the causes that were asked for."""
     without_hidden: str | None
     """Why nothing is said about what would be without a cause."""
+    replay: ReplayOut | None
+    """Null unless `replay=true` was asked for, and possible."""
     levels: list[LevelOut]
     models: list[ModelOut]
     not_ended: list[WaitingOut]
@@ -262,7 +282,7 @@ def sentence(
     if not top.share or top.without is None or top.without.attainment is None or attainment is None:
         return told
     now, then = _percent(attainment), _percent(top.without.attainment)
-    return f"{told} Without {top.cause}, {then} would be good instead of {now} (first order)."
+    return f"{told} Without {top.cause}, {then} would be good instead of {now} ({top.without.kind})."
 
 
 def number_of_bad(n: Number) -> str:

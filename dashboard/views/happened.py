@@ -18,7 +18,8 @@ STATES = {
 }  # fmt: skip
 """By state of the verdict: its look, and the word for who sees no colours."""
 KINDS = {
-    "engine_lost": "lost", "engine_hung": "hang", "kv_eviction": "KV storm", "cold_start": "cold start",
+    "engine_lost": "lost", "engine_hung": "hang", "kv_eviction": "KV storm", "kv_wait": "KV wait",
+    "cold_start": "cold start",
     "change": "change", "slo_burn": "burn", "process": "new process",
 }  # fmt: skip
 """Short names of kinds of boxes; of others their own."""

@@ -181,6 +181,12 @@ def explain(
         list[str] | None,
         typer.Option(help="Causes, joined by commas: what would be good without all of them. May be repeated."),
     ] = None,
+    replay: Annotated[
+        bool,
+        typer.Option(
+            "--replay", help="Tell what would be good without a cause by a replay of all requests, of one --slo; slow."
+        ),
+    ] = False,
     model: Models = None,
     tenant: Tenants = None,
     engine: Engines = None,
@@ -197,7 +203,7 @@ def explain(
         else:
             explain_.show_one(console(), detail)
         return
-    filters = _filters(slo=slo, metric=metric, quantile=quantile, without=without)
+    filters = _filters(slo=slo, metric=metric, quantile=quantile, without=without, replay=replay or None)
     filters |= _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class)
     answer = _ask(api, lambda client: client.get("explain", start=start, end=end, **filters))
     if as_json:

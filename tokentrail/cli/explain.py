@@ -20,7 +20,10 @@ def show(console: Console, answer: Mapping[str, Any]) -> None:
     if answer["parts"]:
         console.print(_table(answer["parts"]))
     for without in answer["without"]:
-        _line(console, f"without {', '.join(without['causes'])}: {percent(without['attainment'])} good (first order)")
+        _line(console, f"without {', '.join(without['causes'])}: {_good(without)} good ({without['kind']})")
+    if replay := answer["replay"]:
+        told = f"{count(replay['requests'])} requests, of which {percent(replay['attainment'])} were good"
+        _line(console, f"replayed: {told}{'; ' + replay['note'] if replay['note'] else ''}")
     for waiting in answer["not_ended"]:
         _line(console, f"not ended: {waiting['text']}")
     for note in (answer["note"], answer["without_hidden"] and f"without a cause: {answer['without_hidden']}"):
@@ -57,6 +60,14 @@ def show_one(console: Console, detail: Mapping[str, Any]) -> None:
     _line(console, f"next: {own_name()} request {row['trace_id']}")
 
 
+def _good(without: Mapping[str, Any]) -> str:
+    """The attainment, of a replay with its interval."""
+    told = percent(without["attainment"])
+    if without["kind"] == "first order":
+        return told
+    return f"{told} ({percent(without['low'])} to {percent(without['high'])})"
+
+
 def _table(parts: Sequence[Mapping[str, Any]]) -> Table:
     table = _columns("cause", "group", "share", "beyond typical", "time", "requests", "good without", "culprits")
     for part in parts:
@@ -69,7 +80,7 @@ def _table(parts: Sequence[Mapping[str, Any]]) -> Table:
                 duration(part["excess_s"]),
                 duration(part["time_s"]),
                 count(part["requests"]),
-                UNDEFINED if without is None else percent(without["attainment"]),
+                UNDEFINED if without is None else _good(without),
                 _culprits(part["culprits"]),
             )
         )

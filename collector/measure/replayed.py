@@ -1,0 +1,201 @@
+"""What would have been without a cause, by replays of the recorded requests through a simulation of their engines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from collector.causes.columns import Bools, Columns, Floats
+from collector.causes.model import StepModel
+from collector.causes.names import PARTS
+from collector.causes.replay import KV, LEAVABLE, attainment_of, replay
+from collector.causes.simulate import Scheduling
+from collector.explainer.models import References
+from collector.explainer.reading import Happened, Process, happened
+from collector.measure.explained import Array, has_ended_ok, marks, read_chosen
+from collector.measure.explanation import HIDDEN_FROM, ReplayOut, WithoutOut
+from collector.measure.reader import Reader
+from collector.measure.times import HOUR_NS, SECOND_NS, rfc3339
+from collector.measure.window import Window
+from collector.slo.cells import Cells
+from collector.slo.model import Promise
+
+MOST_REPLAYED: Final = 3000
+"""Requests of all processes together, the newest. One is replayed in 20 to 30 µs, twenty-one times for each cause."""
+MOST_S: Final = 20.0
+"""Causes that are not replayed by then keep the first order."""
+_BEFORE_NS: Final = 60 * SECOND_NS
+"""The engine is empty at the first arrival, so requests of so long before are replayed too."""
+_MOST_PROCESSES: Final = 100
+_OWN: Final = "tokentrail"
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A process that can be replayed, with its requests among those that are asked about."""
+
+    found: Happened
+    scheduling: Scheduling
+    reference: StepModel | None
+    place: np.ndarray[tuple[int], np.dtype[np.int64]]
+    """Of each of its requests, the place among those that are asked about; -1: it only ran beside them."""
+    wanted: Bools
+
+    @property
+    def requests(self) -> Columns:
+        return {**self.found.requests, "wanted": self.wanted}
+
+
+@dataclass
+class Replays:
+    """The requests of a promise that are replayed. `without` replays them; it asks the store nothing."""
+
+    promise: Promise
+    window: Window
+    good: Bools
+    """Of each judged request, the recorded verdict."""
+    ok: Bools
+    """It ended ok. The verdict of others stands, since nobody knows how they would have gone on."""
+    served: Sequence[_Served]
+    shortened: str
+    """Why the window is shorter than the one that was asked about; empty: it is not."""
+    clock: float
+    """When the time limit ends, by `time.monotonic`."""
+    _known: dict[frozenset[str], WithoutOut | None] = field(default_factory=dict)
+    _late: bool = False
+
+    @property
+    def out(self) -> ReplayOut:
+        """What was replayed, once the causes were asked for."""
+        late = f"replays end after {MOST_S:.0f} s, so some causes have the first order" if self._late else ""
+        return ReplayOut(
+            start=rfc3339(self.window.start_ns),
+            end=rfc3339(self.window.end_ns),
+            requests=len(self.good),
+            unknown=self.unknown,
+            attainment=self.attainment,
+            note="; ".join(filter(None, (self.shortened, late))) or None,
+        )
+
+    @property
+    def attainment(self) -> float | None:
+        """As it was recorded."""
+        return float(self.good.mean()) if len(self.good) else None
+
+    @property
+    def unknown(self) -> int:
+        """The requests whose recorded verdict stands."""
+        placed = np.concatenate([np.empty(0, np.int64), *(one.place[one.wanted] for one in self.served)])
+        return len(self.good) - int(self.ok[placed].sum())
+
+    def without(self, causes: Collection[str]) -> WithoutOut | None:
+        """The attainment without causes, in the order of PARTS. None: they cannot be left out, or there is no time."""
+        if not {*causes} <= LEAVABLE:
+            return None
+        left_out = frozenset(causes) - KV | ({"wait_kv"} if KV & {*causes} else set())
+        if left_out not in self._known:
+            self._known[left_out] = self._replayed(left_out)
+        found = self._known[left_out]
+        return found and found.model_copy(update={"causes": sorted(causes, key=PARTS.index)})
+
+    def _replayed(self, causes: frozenset[str]) -> WithoutOut | None:
+        kept, unknown = [], len(self.good)
+        rest = np.ones(len(self.good), np.bool_)
+        limits: dict[str, Floats | float] = {name: float(ns) for name, ns in self.promise.thresholds.given().items()}
+        for one in self.served:
+            if time.monotonic() > self.clock:
+                self._late = True
+                return None
+            found = replay(
+                one.requests,
+                one.found.phases,
+                one.found.steps,
+                scheduling=one.scheduling,
+                kv_events=one.found.copies,
+                reference=one.reference,
+                without=causes,
+            )
+            if found is None:
+                continue
+            place = one.place[one.wanted]
+            can = np.zeros(len(one.wanted), np.bool_)
+            can[one.wanted] = self.ok[place]
+            recorded = np.zeros(len(one.wanted), np.bool_)
+            recorded[one.wanted] = self.good[place]
+            found = replace(found, replayed=found.replayed & can)
+            kept.append(found.kept(recorded, **limits))
+            unknown -= int((found.replayed & one.wanted).sum())
+            rest[place] = False
+        if not kept:
+            return None
+        stands = np.broadcast_to(self.good[rest], (len(kept[0]), int(rest.sum())))
+        told = attainment_of(np.concatenate([*kept, stands], 1), unknown)
+        if told is None or self.attainment is None or unknown > HIDDEN_FROM * len(self.good):
+            return None
+        return WithoutOut(
+            causes=[],
+            attainment=told.attainment,
+            points=100 * (told.attainment - self.attainment),
+            kind="replay",
+            low=told.low,
+            high=told.high,
+        )
+
+
+def read_replays(reader: Reader, population: Window, promise: Promise) -> Replays | str:
+    """Read what a replay needs: the newest requests of these, and all that ran beside them. Or why there is none."""
+    if reader.tenant:
+        return "a key of one tenant does not see the requests that ran beside its own"
+    rows = reader.queries.rows(
+        "replay_processes", {"filter": population.filter}, **population.bounds, limit=_MOST_PROCESSES
+    )
+    if not rows:
+        return "no server told its requests"
+    if others := sorted({row["engine"] for row in rows} - {_OWN}):
+        return f"a replay knows the scheduler of {_OWN} alone, and not that of {', '.join(others)}"
+    names = sorted({(row["service"], row["instance"]) for row in rows})
+    since_ns = reader.queries.row("replay_since", names=names, **population.bounds, most=MOST_REPLAYED)["since_ns"]
+    hour_ns = population.end_ns - HOUR_NS + _BEFORE_NS
+    start_ns = max(population.start_ns, since_ns, hour_ns)
+    shortened = ""
+    if start_ns > population.start_ns:
+        shortened = (
+            f"only the newest requests are replayed: at most {MOST_REPLAYED} of the processes, and those of an hour"
+        )
+    window = replace(population, start_ns=start_ns)
+    chosen = read_chosen(reader, window, [promise], 1)
+    outcomes = Cells([promise]).judged(chosen["cell"]).outcomes(0)
+    chosen, good = chosen[outcomes.good | outcomes.bad], outcomes.good[outcomes.good | outcomes.bad]
+    processes = [
+        Process(row["process"], row["service"], row["instance"], start_ns - _BEFORE_NS, population.end_ns)
+        for row in rows
+    ]
+    references = References(reader.queries, [row["service"] for row in rows], start_ns // SECOND_NS)
+    variants: Mapping[int, str] = {row["process"]: row["variant"] for row in rows}
+    served, silent = [], []
+    for process, found in happened(reader.queries, processes):
+        if found.scheduling is None:
+            silent.append(process.instance)
+            continue
+        place = _places(found.requests, chosen)
+        stored = references.of(process.key, process.service, variants[process.key])
+        model = stored.model if stored else None
+        served.append(_Served(found, found.scheduling, model, place, place >= 0))
+    if not served:
+        return f"the engine has not told its limits: {', '.join(silent[:3])}"
+    return Replays(promise, window, good, has_ended_ok(chosen), served, shortened, time.monotonic() + MOST_S)
+
+
+def _places(requests: Columns, chosen: Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The place of each request among the chosen ones; -1 for one that is not there."""
+    keys = np.asarray(requests["key"], np.uint64) & np.uint64(0xFFFFFFFF)
+    wanted, there = marks(np.asarray(requests["end"], np.int64), keys), marks(chosen["end_ns"], chosen["key"])
+    if not len(there):
+        return np.full(len(wanted), -1)
+    order = np.argsort(there, kind="stable")
+    place = order[np.minimum(np.searchsorted(there, wanted, sorter=order), len(there) - 1)]
+    return np.where(there[place] == wanted, place, -1)

@@ -1,0 +1,154 @@
+"""`/explain?replay=true`: what the replay of the same requests tells, and what was without the fault."""
+
+import time
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from collector.causes.replay import replay
+from collector.explainer.backlog import Waits
+from collector.explainer.stage import Explainer
+from collector.measure import replayed
+from collector.service import build_api
+from collector.slo.model import load_slos
+from collector.status import IngestStatus
+from tests.collector.rows import SECOND
+from tests.support.keys import access_to, add_key
+from tests.support.simulated_engine import MS, Faults, Law, S, chats, run
+from tests.support.stored_run import StoredRun
+
+LIMITS = {"ttft": 150 * MS, "tpot": 20 * MS}
+ASKED = {"ttft": "150ms", "tpot": "20ms", "replay": True}
+AT_ONCE = Waits(soon_s=0.0, patience_s=0.0, late_s=0.0, others_s=0.0)
+
+
+@pytest.fixture(scope="module")
+def frozen():
+    """300 chats in 30 s. The device stands still for 2 s, and the queue behind that is slow too."""
+    return run(chats(300, seed=7), law=Law(), faults=Faults(freezes=((12 * S, 2 * S),)), seed=7)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return run(chats(300, seed=7), law=Law(), seed=7)
+
+
+@pytest.fixture
+def put(rows, clock):
+    """Store a run that ended a second ago, explained, with the limits of its engine."""
+    rows.store.client().command("TRUNCATE TABLE explained_segments")
+
+    def put(one, *, steps=True, limits=True, **fields):
+        clock.now = time.time_ns()
+        shift = clock.now - SECOND - int(one.requests["end"].max())
+        StoredRun(rows, one, shift, 1, lambda _: True, fields).put(steps=steps)
+        told = one.scheduling
+        names = ("max_seqs", "max_batched_tokens", "block_size", "kv_blocks", "watermark_blocks", "chunked_prefill")
+        known = {name: getattr(told, name) for name in names} if limits else {}
+        rows.cold_start(start=clock.now - 3600 * SECOND, duration=SECOND, policy="priority", **known)
+        Explainer(rows.store, IngestStatus(), waits=AT_ONCE).run_once()
+
+    return put
+
+
+@pytest.fixture
+def explain(api):
+    return lambda **asked: api("explain", **ASKED, **asked)
+
+
+def of_stall(answer):
+    (part,) = [part for part in answer["parts"] if part["cause"] == "stall"]
+    return part["without"]
+
+
+def test_the_answer_is_that_of_the_replay_and_tells_what_was_without_the_fault(put, explain, api, frozen, plain):
+    put(frozen)
+    answer = explain(without=["stall,gap", "stall,busy"])
+    told, truly = of_stall(answer), plain.good(**LIMITS).mean()
+    found = replay(*frozen.tables, scheduling=frozen.scheduling, without=["stall"]).attainment(np.zeros(300), **LIMITS)
+    assert told == {
+        "causes": ["stall"], "kind": "replay", "attainment": found.attainment, "low": found.low, "high": found.high,
+        "points": pytest.approx(100 * (found.attainment - frozen.good(**LIMITS).mean())),
+    }  # fmt: skip
+    assert told["low"] <= truly <= told["high"]
+    assert told["points"] > 5
+    seen = answer["replay"]
+    assert (seen["requests"], seen["unknown"], seen["note"]) == (300, 0, None)
+    assert seen["attainment"] == frozen.good(**LIMITS).mean() == answer["attainment"]
+    assert [one["kind"] for one in answer["without"]] == ["replay", "first order"]
+    assert answer["without"][0]["causes"] == ["stall", "gap"]
+    assert answer["sentence"].endswith("(replay).")
+    first = api("explain", **{**ASKED, "replay": False})
+    assert first["replay"] is None
+    assert of_stall(first)["kind"] == "first order"
+    assert of_stall(first)["attainment"] < told["attainment"] - 0.02, "it leaves the queue there"
+
+
+def test_of_many_requests_the_newest_are_replayed(put, explain, frozen, monkeypatch):
+    put(frozen)
+    monkeypatch.setattr(replayed, "MOST_REPLAYED", 120)
+    seen = explain()["replay"]
+    assert seen["requests"] == 120
+    assert seen["note"] == "only the newest requests are replayed: at most 120 of the processes, and those of an hour"
+    good = frozen.good(**LIMITS)[np.argsort(frozen.requests["end"])][-120:]
+    assert seen["attainment"] == pytest.approx(good.mean())
+    assert seen["start"] > explain()["window"]["start"]
+
+
+def test_what_takes_too_long_keeps_the_first_order_and_says_so(put, explain, frozen, monkeypatch):
+    put(frozen)
+    monkeypatch.setattr(replayed, "MOST_S", -1.0)
+    answer = explain()
+    assert of_stall(answer)["kind"] == "first order"
+    assert "some causes have the first order" in answer["replay"]["note"]
+
+
+def test_a_request_that_failed_keeps_its_verdict(put, explain, frozen):
+    put(frozen, status="error")
+    answer = explain()
+    assert answer["attainment"] == 0
+    assert of_stall(answer)["kind"] == "first order", "none can be replayed"
+    assert answer["replay"]["unknown"] == 300
+
+
+@pytest.mark.parametrize(
+    ("how", "note"),
+    [
+        ({"engine": "vllm"}, "no replay: a replay knows the scheduler of tokentrail alone, and not that of vllm"),
+        ({"limits": False}, "no replay: the engine has not told its limits: i-1"),
+        ({"weight": 2.0}, "no replay: some requests were sampled out, so nobody knows what came"),
+    ],
+)
+def test_where_no_replay_is_possible_the_answer_says_why(put, explain, frozen, how, note):
+    put(frozen, **how)
+    answer = explain()
+    assert (answer["note"], answer["replay"], of_stall(answer)["kind"]) == (note, None, "first order")
+
+
+def test_nothing_is_replayed_where_too_little_is_explained(put, explain, frozen):
+    put(frozen, steps=False)
+    answer = explain()
+    assert "% of the time is not explained" in answer["without_hidden"]
+    assert (answer["replay"], answer["note"]) == (None, None)
+
+
+def test_a_tenants_key_learns_that_there_is_none(put, frozen, rows, tmp_path, slos_file, clock):
+    put(frozen, tenant="acme")
+    keys = tmp_path / "keys.json"
+    header = add_key(keys, "read", "acme")
+    app, _ = build_api(
+        rows.store, load_slos(slos_file), IngestStatus(), lost_after_s=30, access=access_to(keys), clock=clock
+    )
+    answer = TestClient(app).get("/api/v1/explain", params=ASKED, headers=header).json()
+    assert answer["note"] == "no replay: a key of one tenant does not see the requests that ran beside its own"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [({"replay": True, "metric": "ttft"}, "a percentile has none"), ({"replay": True}, "is about one promise")],
+)
+def test_a_replay_is_of_one_promise(api, asked, said):
+    answer = api.client.get("/api/v1/explain", params=asked)
+    assert answer.status_code == 400
+    assert said in answer.text
