@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
-from urllib.parse import parse_qsl
+from typing import Any, Final
 
 import numpy as np
 
-from collector.answer import Answer
+from collector.measure.box import Box, BoxOut, of_change, of_incident
 from collector.measure.changes import Change
 from collector.measure.evaluation import open_requests
 from collector.measure.in_flight import Bools, InFlight
@@ -23,103 +22,63 @@ from collector.measure.incident import Incident
 from collector.measure.population import Floats, read_ended
 from collector.measure.reader import Reader
 from collector.measure.slices import slices
-from collector.measure.times import DAY_NS, clock_text, parse_moment, rfc3339
+from collector.measure.times import DAY_NS, HOUR_NS, SECOND_NS
 from collector.measure.window import Window
 from collector.slo.cells import Cells
 from collector.slo.counts import Number, as_number
 from collector.slo.model import Slo
-from collector.slo.severity import Severity
 from collector.sql.fragment import Fragment, merged
-from tokentrail.shared.formatting import one_line
-
-Page = Literal["now", "explore", "tail", "engines", "compare", "request", "runbook"]
 
 LEAST_INSIDE: Final = 0.6
 """A burn stands inside a cause in whose process and time so many of its bad requests are."""
 _LEAST_LIFT: Final = 2.0
-"""Of a change, these must be so many times commoner among the bad than among the good: it does not end."""
+"""Of a change, these must be so many times commoner among the bad than among the good: all may have the new value."""
 _FIRST: Final = ("engine_lost", "engine_hung", "kv_eviction", "kv_wait")
 _LASTING: Final = ("change", "process")
 _LAST: Final = ("cold_start", *_LASTING, "slo_burn")
 """Causes before symptoms; any other kind is between the two."""
+SOON_NS: Final = HOUR_NS
+"""A change explains burns that begin so soon after it."""
+_APART_NS: Final = 300 * SECOND_NS
+"""The beginning of a burn is known to some minutes."""
 _MOST_CAUSES: Final = 20
 """The most causes that are asked whether they explain a burn."""
 _MOST_BURNS: Final = 20
 MOST_BOXES: Final = 50
 _MOST_BACK_NS: Final = DAY_NS
 """Of a burn that began earlier, the bad requests of a day are looked at."""
-_LONGEST_NAME: Final = 80
-
-
-class Link(Answer):
-    """Where to look next: a page of the dashboard with its parameters, or the runbook."""
-
-    title: str
-    page: Page
-    params: dict[str, str]
-    """Filters and times as the API takes them."""
-    url: str | None = None
-    """Of the runbook."""
-
-
-class Box(Answer):
-    """An incident or a change."""
-
-    kind: str
-    """The cause of an incident, or `change`."""
-    title: str
-    sentence: str
-    firing: bool
-    severity: Severity | None
-    """Null for a change."""
-    service: str | None
-    instance: str | None
-    process_tenant: str | None
-    dimension: Literal["model", "variant", "process", "slo"] | None
-    """What is new, of a change."""
-    value: str | None
-    """The new value, of a change."""
-    slo: str | None
-    tenant: str | None
-    """To whom an SLO with `group_by: [tenant]` is broken."""
-    since_ns: int
-    until_ns: int | None
-    """Null while it lasts; of a change always."""
-    requests: Number
-    """Of an incident, those it affected; of a change, those with the new value."""
-    bad: Number | None
-    """The bad requests of a burn; of a cause, those of the burn inside it of which most are its; null without any."""
-    links: list[Link]
-
-
-class BoxOut(Box):
-    """An incident or a change, and the burns that it explains."""
-
-    inside: list[Box]
-
-
-def named(text: str, longest: int = _LONGEST_NAME) -> str:
-    """A name of others in a sentence: on one line, and not longer than so many characters."""
-    flat = one_line(text)
-    return flat if len(flat) <= longest else f"{flat[: longest - 1]}…"
 
 
 def boxes(reader: Reader, window: Window, incidents: Sequence[Incident], changes: Sequence[Change]) -> list[BoxOut]:
     """All that fires, causes before symptoms, then what is over, the newest first."""
-    found = [_of_incident(one, window.end_ns) for one in incidents]
+    found = [of_incident(one, window.end_ns) for one in incidents]
     burns = [one for one in found if one.slo is not None]
-    told = [_of_change(one, window.end_ns) for one in changes]
+    told = [of_change(one, window.end_ns) for one in changes]
     causes = [one for one in found if one.slo is None] + [one for one in told if one.slo is None]
-    causes.sort(key=_order)
+    causes.sort(key=lambda one: (_rank(one), -one.since_ns))
+    tried = [one for one in causes if any(_meets(one, burn) for burn in burns)][:_MOST_CAUSES]
     outside = [*burns[_MOST_BURNS:], *(one for one in told if one.slo is not None)]
-    for burn, place, bad in _places(reader, window, burns[:_MOST_BURNS], causes[:_MOST_CAUSES]):
+    for burn, place, bad in _places(reader, window, burns[:_MOST_BURNS], tried):
         if place is None:
             outside.append(burn)
         else:
-            causes[place].inside.append(burn)
-            causes[place].bad = max(bad, causes[place].bad or 0)
-    shown = [one for one in causes if one.inside or one.kind != "process"]  # processes come and go
-    return sorted([*shown, *outside], key=_order)[:MOST_BOXES]
+            tried[place].inside.append(burn)
+            tried[place].bad = max(bad, tried[place].bad or 0)
+    shown = [one for one in [*causes, *outside] if one.inside or _is_told_alone(one, window)]
+    return sorted(shown, key=_order)[:MOST_BOXES]
+
+
+def _is_told_alone(box: BoxOut, window: Window) -> bool:
+    """Processes come and go, and a change before the window is told only for the burn that goes on."""
+    return box.kind != "process" and (box.kind != "change" or box.since_ns >= window.start_ns)
+
+
+def _meets(cause: BoxOut, burn: BoxOut) -> bool:
+    """A cause may explain a burn: it was there while that lasted. What does not end has its effect soon."""
+    if cause.kind in _LASTING:
+        return cause.since_ns - _APART_NS <= burn.since_ns <= cause.since_ns + SOON_NS
+    ended = burn.until_ns is not None and burn.until_ns < cause.since_ns
+    return not ended and (cause.until_ns is None or cause.until_ns + _APART_NS >= burn.since_ns)
 
 
 def _places(
@@ -132,29 +91,37 @@ def _places(
     slos = {slo.name: slo for slo in reader.slos}
     of_burns = [slos[burn.slo or ""] for burn in burns]
     oldest_ns = min(window.start_ns, max(0, window.end_ns - _MOST_BACK_NS))
-    lasted = [(max(burn.since_ns, oldest_ns), burn.until_ns or window.end_ns) for burn in burns]
-    moments = sorted({*(ns for pair in lasted for ns in pair), window.start_ns, window.end_ns}, reverse=True)
-    moments = [ns for ns in moments if oldest_ns <= ns <= window.end_ns]
+    before = [cause.since_ns - SOON_NS for cause in causes if cause.kind in _LASTING]
+    first_ns = max(oldest_ns, min(window.start_ns, *before, window.end_ns))
+    lasted = [
+        tuple(min(max(ns, oldest_ns), window.end_ns) for ns in (burn.since_ns, burn.until_ns or window.end_ns))
+        for burn in burns
+    ]
+    moments = sorted({*(ns for pair in lasted for ns in pair), first_ns, window.end_ns}, reverse=True)
     own = [_within(cause, i) for i, cause in enumerate(causes)]
     counts = Fragment(f"[{', '.join(['sum(weight)', *(f'sumIf(weight, {one.sql})' for one in own)])}]", merged(own))
     cells = Cells(of_burns, tenants=[burn.tenant for burn in burns])
     ended = read_ended(reader.queries, window.filter, cells, slices(moments), others=counts)
     table = np.array(ended.others, np.float64).reshape(-1, 1 + len(causes))
-    asked = ended.band <= moments.index(window.start_ns)
+    asked = ended.band <= moments.index(first_ns)
     for place, (burn, slo, (since_ns, until_ns)) in enumerate(zip(burns, of_burns, lasted, strict=True)):
         outcomes = ended.judged.outcomes(place)
-        during = (ended.band <= moments.index(since_ns)) & (ended.band > moments.index(min(until_ns, window.end_ns)))
+        during = (ended.band <= moments.index(since_ns)) & (ended.band > moments.index(until_ns))
         bad = table[ended.having(outcomes.bad) & during].sum(0)
         if burn.until_ns is None:
             bad += _not_ended(open_requests(reader, replace(window, start_ns=since_ns)), slo, burn.tenant, causes)
         good = table[ended.having(outcomes.good) & asked].sum(0)
-        fitting = (i for i, cause in enumerate(causes) if _explains(cause, burn, bad[[0, i + 1]], good[[0, i + 1]]))
+        fitting = (
+            i
+            for i, cause in enumerate(causes)
+            if _meets(cause, burn) and _explains(cause, bad[[0, i + 1]], good[[0, i + 1]])
+        )
         first = next(fitting, None)
         yield burn, first, 0 if first is None else as_number(round(float(bad[first + 1]), 3))
 
 
-def _explains(cause: Box, burn: Box, bad: Floats, good: Floats) -> bool:
-    """By (all, those of the cause) of the burn's bad requests, and of the good ones of the time asked for."""
+def _explains(cause: Box, bad: Floats, good: Floats) -> bool:
+    """By (all, those of the cause) of the burn's bad requests, and of the good ones since an hour before the change."""
     share = bad[1] / bad[0] if bad[0] else 0.0
     if cause.kind not in _LASTING:
         return bool(share >= LEAST_INSIDE)
@@ -202,75 +169,13 @@ def _has(in_flight: InFlight, name: str, value: str) -> Bools:
     return np.array([one == value for one in in_flight.columns[name]], bool)
 
 
+def _rank(box: Box) -> int:
+    """Causes before symptoms."""
+    kinds = {name: i for i, name in enumerate(_FIRST)} | {name: 100 + i for i, name in enumerate(_LAST)}
+    return kinds.get(box.kind, 50)
+
+
 def _order(box: BoxOut) -> tuple[bool, int, int]:
     """What fires first, by kind, then what is over by time. A box fires as what is inside it does."""
     firing = box.firing or any(one.firing for one in box.inside)
-    kinds = {name: i for i, name in enumerate(_FIRST)} | {name: 100 + i for i, name in enumerate(_LAST)}
-    return not firing, kinds.get(box.kind, 50) if firing else 0, -box.since_ns
-
-
-def _of_incident(one: Incident, now_ns: int) -> BoxOut:
-    since_ns = parse_moment(one.start).ns
-    until_ns = None if one.end is None else parse_moment(one.end).ns
-    ended = "" if until_ns is None else f" until {clock_text(until_ns, now_ns)}"
-    links = [
-        Link(title=f"See the {of.total} requests", page="explore", params=of.parameters) for of in one.requests[:1]
-    ]
-    if one.slo is not None:
-        params = {"slo": one.slo, "start": one.start, "end": one.end or rfc3339(now_ns)}
-        links.append(Link(title="Where the time went", page="tail", params=params))
-    if one.instance is not None:
-        process = {"service": one.service or "", "instance": one.instance, "process_tenant": one.process_tenant or ""}
-        links.append(Link(title="Engine", page="engines", params=process))
-    links.append(Link(title="Runbook", page="runbook", params={}, url=one.runbook_url))
-    return BoxOut(
-        kind=one.cause,
-        title=one.title,
-        sentence=f"Since {clock_text(since_ns, now_ns)}{ended}. {one.detail}",
-        firing=one.firing,
-        severity=one.severity,
-        service=one.service,
-        instance=one.instance,
-        process_tenant=one.process_tenant,
-        dimension=None,
-        value=None,
-        slo=one.slo,
-        tenant=one.tenant,
-        since_ns=since_ns,
-        until_ns=until_ns,
-        requests=one.requests_affected,
-        bad=one.requests_affected if one.slo is not None else None,
-        links=links,
-        inside=[],
-    )
-
-
-def _title(one: Change) -> str:
-    if one.slo is not None:
-        return f'SLO "{one.slo}" {f"is now {one.value}" if one.value else "is gone"}'
-    return f"{named(one.service)} has a new {one.dimension}: {named(one.value)}"
-
-
-def _of_change(one: Change, now_ns: int) -> BoxOut:
-    at_ns = parse_moment(one.at).ns
-    before = f" Before: {', '.join(named(value or 'none') for value in one.before)}." if one.before else ""
-    return BoxOut(
-        kind="process" if one.dimension == "process" else "change",
-        title=_title(one),
-        sentence=f"Since {clock_text(at_ns, now_ns)}.{before}",
-        firing=False,
-        severity=None,
-        service=one.service or None,
-        instance=one.value if one.dimension == "process" else None,
-        process_tenant=None,
-        dimension=one.dimension,
-        value=one.value,
-        slo=one.slo,
-        tenant=None,
-        since_ns=at_ns,
-        until_ns=None,
-        requests=one.requests or 0,
-        bad=None,
-        links=[Link(title="Compare before and after", page="compare", params=dict(parse_qsl(one.compare)))],
-        inside=[],
-    )
+    return not firing, _rank(box) if firing else 0, -box.since_ns

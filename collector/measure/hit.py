@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from collector.measure.boxes import named
+from collector.measure.box import named
 from collector.measure.differences import Difference, Trait, differences
 from collector.measure.explain import Question, explain
 from collector.measure.explanation import Explanation
@@ -18,7 +18,7 @@ from collector.measure.window import Window
 from collector.slo.judge import selected
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of, any_of
-from tokentrail.shared.formatting import percent
+from tokentrail.shared.formatting import WAITS, percent
 
 MOST_BACK_NS: Final = HOUR_NS
 """Of a burn that lasts longer, the bad requests of so long are looked at."""
@@ -92,6 +92,8 @@ def _of_share(one: Difference, *, first: bool) -> str:
 
 def _words(trait: Trait) -> str:
     value = named(trait.value)
+    if trait.dimension == "longest_wait" and trait.value in WAITS:
+        return f"waited longest because {WAITS[trait.value]}"
     if trait.dimension in _WORDS:
         return _WORDS[trait.dimension].format(value or "none")
     return f"are of {trait.dimension} {value}" if value else f"have no {trait.dimension}"

@@ -51,7 +51,7 @@ def show(console: Console, verdict: Mapping[str, Any]) -> None:
 
 
 def _box(console: Console, box: Mapping[str, Any], indent: str) -> None:
-    told = box["severity"] if box["firing"] and box["severity"] else "over" if box["until_ns"] else UNDEFINED
+    told = box["severity"] if box["firing"] and box["severity"] else "over" if box["until_ns"] else "new"
     text = Text(f"{indent}{told:<6} ", style=_SEVERITIES.get(told, "dim"))
     text.append(one_line(box["title"]), style="default")
     console.print(text, soft_wrap=True)

@@ -118,7 +118,10 @@ class Tools:
         slo: Slo = None,
         verdict: Literal["good", "bad", "undetermined", "excused", "unselected", "pending"] | None = None,
         status: Literal["ok", "error", "cancelled", "unknown", "in_flight", "lost"] | None = None,
-        cause: Literal["kv_eviction", "cold_start"] | None = None,
+        cause: Annotated[
+            str | None,
+            Field(description="Only requests that it touched: kv_eviction, kv_wait, cold_start", max_length=32),
+        ] = None,
         sort: Literal["end", "ttft", "tpot", "e2e"] = "end",
         limit: Annotated[int, Field(ge=1, le=50)] = 10,
         service: str | None = None,

@@ -8,11 +8,11 @@ from tests.collector.rows import NOW, SECOND
 
 MS = 1_000_000
 DAY = 86_400
-WAITS = {"ttft": {"own_prompt": 80, "wait_kv": 820}, "rest": {"batch": 150, "alone": 50}}
+STALLS = {"ttft": {"own_prompt": 80, "stall": 820}, "rest": {"batch": 150, "alone": 50}}
 
 
 def slow(n, parts=None, **fields):
-    return [request(**(parts or WAITS), **{"slo_class": "chat", **fields}) for _ in range(n)]
+    return [request(**(parts or STALLS), **{"slo_class": "chat", **fields}) for _ in range(n)]
 
 
 def store(rows, many, *, ago=1, **explained):
@@ -49,7 +49,7 @@ class TestBroken:
             "state": "broken",
             "sentence": "chat is not kept: 22.22 % good in the last hour, 95 % promised. Since 09:58 UTC.",
             "who": "91.42 % of the bad requests are of variant v2 (of the good 0 %).",
-            "why": "Cause: waiting for KV (100 % of what they took beyond good requests).",
+            "why": "Cause: stall (100 % of what they took beyond good requests).",
             "without": "Without it, 100 % since then would be good instead of 22.22 %.",
             "slo": "chat",
             "tenant": None,
@@ -77,6 +77,26 @@ class TestBroken:
         assert nested(answer) == [("slo_burn", []), ("change", [])]
         assert answer["who"] is None
         assert pages(answer["links"]) == ["explore", "tail", "runbook"]
+
+    @pytest.mark.parametrize(("hours", "kinds"), [(0.9, ["change"]), (1.5, ["slo_burn"])])
+    def test_a_change_explains_what_begins_soon_after_it(self, rows, api, hours, kinds):
+        store(rows, chats(100, variant="v1"), ago=5 * 3600)
+        store(rows, chats(100, variant="v1"), ago=round(hours * 3600) + 100)
+        store(rows, chats(1, variant="v2"), ago=round(hours * 3600) + 90)
+        store(rows, [*slow(40, variant="v2"), *chats(4, variant="v1")], ago=20)
+        answer = api("verdict")
+        assert [box["kind"] for box in answer["boxes"]] == kinds, "one before the window is told for its burn alone"
+        assert ("compare" in pages(answer["links"])) == (hours < 1)
+
+    def test_a_process_that_starts_is_the_cause_and_not_that_it_is_new(self, rows, api):
+        store(rows, chats(50, instance="old"), ago=300)
+        rows.cold_start(start=NOW - 100 * SECOND, duration=60 * SECOND, instance="new")
+        store(rows, [*slow(20, instance="new", e2e=60 * SECOND), *slow(4, instance="old")], ago=35)
+        assert nested(api("verdict")) == [("cold_start", ["slo_burn"])]
+        rows.clear()
+        store(rows, chats(50, instance="old"), ago=300)
+        store(rows, [*slow(20, instance="new"), *slow(4, instance="old")], ago=35)
+        assert nested(api("verdict")) == [("process", ["slo_burn"])], "none of its starts is known"
 
     def test_requests_of_a_process_that_hangs_have_not_ended(self, rows, api):
         store(rows, chats(4, instance="works"), ago=200)
@@ -200,7 +220,7 @@ class TestOther:
             "chat is kept, and its budget ends in 7 d 8 h at this rate."
             " Over 1 d it burned 4.00 times as fast as allowed."
         )
-        assert answer["why"] == "Cause: waiting for KV (100 % of what they took beyond good requests)."
+        assert answer["why"] == "Cause: stall (100 % of what they took beyond good requests)."
 
     def test_quiet(self, rows, api):
         answer = api("verdict")
