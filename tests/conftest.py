@@ -98,6 +98,8 @@ STORES = (
     "collector/api/test_burns.py",
     "collector/api/test_past_burns.py",
     "collector/api/test_day.py",
+    "tokentrail/mcp",
+    "collector/api/test_verdict.py",
     "collector/api/test_engines.py",
     "collector/api/test_summary.py",
     "collector/samples/test_api.py",

@@ -18,7 +18,7 @@ from collector.measure.cold_starts import ColdStartOut
 from collector.measure.goodput import Violations
 from collector.measure.heatmap import Metric as HeatmapMetric
 from collector.measure.request_rows import RequestRow
-from collector.measure.verdict import State
+from collector.measure.standing import State
 from collector.measure.verdicts import Threshold
 from collector.slo.conditions import CAUSES
 from collector.slo.counts import Counts
