@@ -8,13 +8,14 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from collector.api.context import Context
-from collector.api.parameters import Duration, WindowQuery
+from collector.api.groups import GroupsQuery
+from collector.api.parameters import Duration
 from collector.api.problems import bad_parameter
 from collector.measure.goodput import GoodputAnswer, goodput
 from collector.slo.model import THRESHOLDS, Thresholds
 
 
-class GoodputQuery(WindowQuery):
+class GoodputQuery(GroupsQuery):
     """The thresholds to judge by."""
 
     ttft: Duration | None = Field(None, description="longest TTFT, for example `500ms`")
@@ -37,6 +38,7 @@ def router(ctx: Context) -> APIRouter:
         thresholds = Thresholds.model_construct(**{name: getattr(query, name) for name in Thresholds.model_fields})
         if not thresholds.given():
             raise bad_parameter("ttft", f"give at least one of {THRESHOLDS}, such as ttft=500ms")
-        return goodput(reader, window, query.vantage, thresholds, with_surface=query.surface == "1")
+        with_surface = query.surface == "1"
+        return goodput(reader, window, query.vantage, thresholds, with_surface=with_surface, group_by=query.groups())
 
     return routes

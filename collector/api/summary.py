@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from collector.api.context import Context
+from collector.api.groups import must_have_column
 from collector.api.parameters import WindowQuery
-from collector.api.problems import bad_parameter
 from collector.measure.summary import GroupedSummary, summary, summary_by
 from collector.slo.model import Dimension
 
@@ -32,10 +32,9 @@ def router(ctx: Context) -> APIRouter:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
         reader = ctx.reader()
         window = query.window(reader)
+        must_have_column(query, query.group_by)
         if query.group_by is not None:
             return summary_by(reader, window, query.vantage, query.group_by, query.top)
-        if "top" in query.model_fields_set:
-            raise bad_parameter("top", "is a number of groups: give group_by=variant or another column too")
         return GroupedSummary(**vars(summary(reader, window, query.vantage)))
 
     return routes

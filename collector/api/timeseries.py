@@ -8,12 +8,14 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from collector.api.context import Context
-from collector.api.parameters import Duration, Name, WindowQuery, find_slo, must_be_few_points
+from collector.api.groups import GroupsQuery
+from collector.api.parameters import Duration, Name, find_slo, must_be_few_points
+from collector.api.problems import bad_parameter
 from collector.api.session import need_all_tenants
-from collector.measure.timeseries import OF_PROCESSES, Metric, Timeseries, timeseries
+from collector.measure.timeseries import OF_PROCESSES, GroupedTimeseries, Metric, timeseries
 
 
-class TimeseriesQuery(WindowQuery):
+class TimeseriesQuery(GroupsQuery):
     """The metric, and the width of a bucket."""
 
     metric: Metric
@@ -25,15 +27,18 @@ def router(ctx: Context) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["requests"])
 
-    @routes.get("/timeseries")
-    def get_timeseries(query: Annotated[TimeseriesQuery, Query()]) -> Timeseries:
+    @routes.get("/timeseries", response_model_exclude_unset=True)
+    def get_timeseries(query: Annotated[TimeseriesQuery, Query()]) -> GroupedTimeseries:
         """A metric over time, for charts."""
+        group_by = query.groups()
         if query.metric in OF_PROCESSES:
             need_all_tenants()
         reader = ctx.reader()
         window = query.window(reader)
         must_be_few_points(window, query.step)
         slo = None if query.slo is None else find_slo(reader.slos, query.slo)
-        return timeseries(reader, window, query.vantage, query.metric, query.step, slo)
+        if query.metric in OF_PROCESSES and query.group_by not in (None, "instance"):
+            raise bad_parameter("group_by", f"{query.metric} is of engine processes: group_by=instance")
+        return timeseries(reader, window, query.vantage, query.metric, query.step, slo, group_by=group_by)
 
     return routes

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from collector.answer import Answer
 from collector.measure.answers import Goodput, ThresholdsOut, WindowOut
 from collector.measure.evaluation import Counted, count
+from collector.measure.groups import GroupColumn, Value, groups_of
 from collector.measure.reader import Reader
 from collector.measure.surface import GRID, Surface, surface
 from collector.measure.window import Window
@@ -14,6 +17,7 @@ from collector.slo.cells import NO_GRID
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Promise, Thresholds
+from collector.sql.fragment import all_of
 
 
 class Violations(Answer):
@@ -28,41 +32,77 @@ class Violations(Answer):
     """Failed, or lost."""
 
 
-class GoodputAnswer(Answer):
-    """`/goodput`."""
+class Judged(Answer):
+    """Requests, judged by thresholds."""
 
-    window: WindowOut
-    thresholds: ThresholdsOut
     requests: Counts
     goodput: Goodput
     attainment: float | None
     estimated: bool
     errors: Errors | None
     violations: Violations
+
+
+class JudgedGroup(Value, Judged):
+    """The requests with one value of the column that `group_by` names, judged by thresholds."""
+
+
+class GoodputAnswer(Judged):
+    """`/goodput`."""
+
+    window: WindowOut
+    thresholds: ThresholdsOut
+    groups: list[JudgedGroup] | None = None
+    """The values with the most requests first, as many as `top` says, then the others together; absent without
+    `group_by`."""
+    groups_total: int | None = None
+    """All values, also those that have no group of their own."""
     surface: Surface | None = None
     """With `surface=1`."""
 
 
 def goodput(
-    reader: Reader, window: Window, vantage: Sequence[str], thresholds: Thresholds, *, with_surface: bool
+    reader: Reader,
+    window: Window,
+    vantage: Sequence[str],
+    thresholds: Thresholds,
+    *,
+    with_surface: bool,
+    group_by: tuple[GroupColumn, int] | None = None,
 ) -> GoodputAnswer:
-    """Goodput and attainment of a window by these thresholds. `vantage`: those that are asked for."""
+    """Goodput and attainment of a window by these thresholds. `vantage`: those that are asked for.
+
+    `group_by`: a column, and how many of its values have an answer of their own; each is read for itself.
+    """
     grid = GRID if with_surface else NO_GRID
     counted = count(reader, window, vantage, [Promise.to_all(thresholds)], grid=grid)
-    requests = counted.requests
     answer = GoodputAnswer(
-        window=WindowOut.of(window, counted.complete_ns),
-        thresholds=ThresholdsOut.of(thresholds),
-        requests=requests,
-        goodput=Goodput.of(counted.covered),
-        attainment=requests.attainment,
-        estimated=counted.errors is not None,
-        errors=counted.errors,
-        violations=_violations(counted),
+        window=WindowOut.of(window, counted.complete_ns), thresholds=ThresholdsOut.of(thresholds), **_judged(counted)
     )
+    if group_by is not None:
+        found = groups_of(reader, counted.window, *group_by)
+        own = [replace(window, filter=all_of(counted.window.filter, one.has)) for one in found.groups]
+        answer.groups = [
+            JudgedGroup(**one.names, **_judged(count(reader, of, vantage, [Promise.to_all(thresholds)])))
+            for one, of in zip(found.groups, own, strict=True)
+        ]
+        answer.groups_total = found.total
     if with_surface:
         answer.surface = surface(thresholds, counted)
     return answer
+
+
+def _judged(counted: Counted) -> dict[str, Any]:
+    """The fields of `Judged`."""
+    requests = counted.requests
+    return {
+        "requests": requests,
+        "goodput": Goodput.of(counted.covered),
+        "attainment": requests.attainment,
+        "estimated": counted.errors is not None,
+        "errors": counted.errors,
+        "violations": _violations(counted),
+    }
 
 
 def _violations(counted: Counted) -> Violations:

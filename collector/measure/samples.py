@@ -50,12 +50,18 @@ def sampled(reader: Reader, window: Window, names: Sequence[str] = ()) -> list[S
     )
 
 
-def growth(reader: Reader, window: Window, names: Sequence[str], step_ns: int | None = None) -> list[dict[str, Any]]:
-    """How much totals grew, by process, name and bucket; without a step the window is one bucket."""
+def growth(
+    reader: Reader, window: Window, names: Sequence[str], step_ns: int | None = None, own: Fragment = TRUE
+) -> list[dict[str, Any]]:
+    """How much totals grew, by process, name and bucket; without a step the window is one bucket.
+
+    `own` selects processes by their columns.
+    """
     return _ask(
         reader,
         "sample_increases",
         window,
+        own,
         before_ns=LOOK_BACK_NS,
         names=names,
         step_ns=step_ns or 2**62,
@@ -68,9 +74,14 @@ def preemptions(reader: Reader, window: Window) -> dict[Process, int]:
     return {Process.of(row): round(row["growth"]) for row in rows}
 
 
-def gauges(reader: Reader, window: Window, step_ns: int, also: Collection[int]) -> list[dict[str, Any]]:
-    """KV-cache use, batch and queue over all processes, by bucket, where one was sampled; and in the buckets `also`."""
-    rows = _ask(reader, "timeseries_samples", window, before_ns=_CARRIED_NS, step_ns=step_ns)
+def gauges(
+    reader: Reader, window: Window, step_ns: int, also: Collection[int], own: Fragment = TRUE
+) -> list[dict[str, Any]]:
+    """KV-cache use, batch and queue over all processes, by bucket, where one was sampled; and in the buckets `also`.
+
+    `own` selects processes by their columns.
+    """
+    rows = _ask(reader, "timeseries_samples", window, own, before_ns=_CARRIED_NS, step_ns=step_ns)
     return [row for row in rows if row.pop("sampled") or row["bucket_ns"] in also]
 
 
@@ -110,8 +121,9 @@ def outages(reader: Reader, window: Window, limit: int) -> list[Stretch]:
     return _stretches(reader, "sample_outages", window, serves(window), limit=limit)
 
 
-def _ask(reader: Reader, query: str, window: Window, **fields: Any) -> list[dict[str, Any]]:
-    return reader.queries.rows(query, {"service_filter": _instead_of_spans(window)}, **window.bounds, **fields)
+def _ask(reader: Reader, query: str, window: Window, own: Fragment, **fields: Any) -> list[dict[str, Any]]:
+    services = all_of(_instead_of_spans(window), own)
+    return reader.queries.rows(query, {"service_filter": services}, **window.bounds, **fields)
 
 
 def _stretches(reader: Reader, query: str, window: Window, services: Fragment, **fields: Any) -> list[Stretch]:

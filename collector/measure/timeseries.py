@@ -10,6 +10,7 @@ from collector.answer import Answer
 from collector.measure import itl, samples
 from collector.measure.answers import WindowOut
 from collector.measure.evaluation import process_filter
+from collector.measure.groups import GroupColumn, Value, groups_of
 from collector.measure.hops import without_doubles
 from collector.measure.over_time import ended_by_bucket, judged_by_bucket, late_in_flight
 from collector.measure.reader import Reader
@@ -18,7 +19,7 @@ from collector.measure.window import Window
 from collector.slo.counts import Number
 from collector.slo.judge import selects
 from collector.slo.model import Slo
-from collector.sql.fragment import Fragment, all_of
+from collector.sql.fragment import TRUE, Fragment, all_of
 
 Metric = Literal[
     "ttft", "tpot", "itl", "e2e", "queue",
@@ -81,6 +82,24 @@ class Timeseries(Answer):
     `attainment`."""
 
 
+class SeriesOfGroup(Value):
+    """The points of one value of the column that `group_by` names."""
+
+    estimated: bool
+    points: Sequence[Point]
+    in_flight_violations: int | None
+
+
+class GroupedTimeseries(Timeseries):
+    """`/timeseries`."""
+
+    groups: list[SeriesOfGroup] | None = None
+    """The values with the most requests first, as many as `top` says, then the others together; absent without
+    `group_by`."""
+    groups_total: int | None = None
+    """All values, also those that have no group of their own."""
+
+
 def timeseries(
     reader: Reader,
     window: Window,
@@ -90,11 +109,13 @@ def timeseries(
     slo: Slo | None,
     *,
     together: Sequence[Metric] = (),
-) -> Timeseries:
+    group_by: tuple[GroupColumn, int] | None = None,
+) -> GroupedTimeseries:
     """A metric over time. `slo` keeps the requests that it selects, and judges them.
 
     Without it, all SLOs do, and each request counts once, as measured at these vantages. The caller asks for the
-    latencies `together` too, so they are read at once.
+    latencies `together` too, so they are read at once. `group_by`: a column, and how many of its values have a series
+    of their own; each is read for itself.
     """
     if slo is not None:  # it selects one vantage
         window = replace(window, filter=all_of(window.filter, selects(slo, "chosen")))
@@ -103,16 +124,30 @@ def timeseries(
     complete_ns = reader.complete_ns
     buckets = _Buckets(step_ns, window.complete(complete_ns))
     slos = reader.slos if slo is None else (slo,)
-    points, sampled = _points(reader, window, buckets, metric, slos, together)
-    return Timeseries(
+
+    def series(window: Window, own: Fragment = TRUE) -> dict[str, Any]:
+        of_own = replace(buckets, covered=window.complete(complete_ns))
+        points, sampled = _points(reader, window, of_own, metric, slos, together, own)
+        late = late_in_flight(reader, window, slos) if metric in _JUDGED else None
+        return {"estimated": sampled, "points": points, "in_flight_violations": late}
+
+    answer = GroupedTimeseries(
         window=WindowOut.of(window, complete_ns),
         metric=metric,
         unit=_UNITS[metric],
         step_s=step_ns / SECOND_NS,
-        estimated=sampled,
-        points=points,
-        in_flight_violations=late_in_flight(reader, window, slos) if metric in _JUDGED else None,
+        **series(window),
     )
+    if group_by is not None:
+        of_processes = metric in OF_PROCESSES
+        found = groups_of(reader, window, *group_by, of_processes=of_processes)
+        own = [
+            series(window, one.has) if of_processes else series(replace(window, filter=all_of(window.filter, one.has)))
+            for one in found.groups
+        ]
+        answer.groups = [SeriesOfGroup(**one.names, **of) for one, of in zip(found.groups, own, strict=True)]
+        answer.groups_total = found.total
+    return answer
 
 
 @dataclass(frozen=True)
@@ -140,10 +175,11 @@ def _points(
     metric: Metric,
     slos: Sequence[Slo],
     together: Sequence[Metric],
+    own: Fragment,
 ) -> tuple[Sequence[Point], bool]:
-    """The points, and whether they are estimated from sampled requests."""
+    """The points, and whether they are estimated from sampled requests. `own` selects processes."""
     step = buckets.step
-    processes = {"process_filter": process_filter(window)}
+    processes = {"process_filter": all_of(process_filter(window), own)}
     if metric in ("ttft", "tpot", "e2e", "queue"):
         return _latency_of_requests(reader, window, buckets, metric, together if metric in together else (metric,))
     if metric == "itl":
@@ -151,12 +187,12 @@ def _points(
     if metric in ("kv_evictions", "preemptions"):
         rows = _ask(reader, "timeseries_kv_events", buckets.covered, step, processes)
         if metric == "preemptions":
-            grown = samples.growth(reader, buckets.covered, ["preemptions"], step)
+            grown = samples.growth(reader, buckets.covered, ["preemptions"], step, own)
             rows = samples.together(rows, ({"bucket_ns": r["bucket_ns"], "preemptions": r["growth"]} for r in grown))
         return _per_second(rows, metric, buckets), False
     if metric in ("kv_usage", "running", "waiting"):
         steps = _ask(reader, "timeseries_steps", window, step, processes)
-        rows = samples.together(steps, samples.gauges(reader, window, step, {row["bucket_ns"] for row in steps}))
+        rows = samples.together(steps, samples.gauges(reader, window, step, {row["bucket_ns"] for row in steps}, own))
         return _known(rows, metric, buckets), False
     if metric in _JUDGED:
         counts, sampled = judged_by_bucket(reader, window, buckets.covered, step, slos)
