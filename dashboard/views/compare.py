@@ -128,11 +128,11 @@ def counts(found: Json) -> list[dict[str, str]]:
         {"": "failed", "A": count(a["requests"]["failed"]), "B": count(b["requests"]["failed"])},
     ]  # fmt: skip
     for name, field in (
-        ("requests while it ran", "requests_per_s"),
-        ("output tokens while it ran", "output_tokens_per_s"),
-        ("good requests while it ran", "goodput_per_s"),
+        ("requests/s", "requests_per_s"),
+        ("output tokens/s", "output_tokens_per_s"),
+        ("good requests/s", "goodput_per_s"),
     ):
-        rows.append({"": name, "A": rate(a[field], "/s"), "B": rate(b[field], "/s")})
+        rows.append({"": name, "A": rate(a[field], "").strip(), "B": rate(b[field], "").strip()})
     rows.append({"": "running at a time", "A": _number(a["running"]), "B": _number(b["running"])})
     return [dict.fromkeys(("", "A", "B", "B ÷ A", "95 %", "says"), "") | row for row in rows]
 

@@ -62,18 +62,37 @@ def words(condition: Json) -> str:
     return f"{name} {value}" if is_bound else f"{name} = {value or '(none)'}"
 
 
+PREFERRED = ("variant", "model", "tenant", "engine", "slo_class", "vantage")
+"""Labels by which every page filters, the most telling first."""
+
+
+def usable(one: Json) -> list[Json]:
+    """The conditions by which every page can filter; without any, a value that goes with them: the most telling one.
+
+    `also` has it as text: `variant v2.4`.
+    """
+    own = [condition for condition in one["conditions"] if condition["dimension"] in filters.LABELS]
+    if own:
+        return own
+    known = dict(text.split(" ", 1) for text in reversed(one["also"]) if " " in text and " and " not in text)
+    label = next((label for label in PREFERRED if label in known), None)
+    return [] if label is None else [{"dimension": label, "value": known[label]}]
+
+
 def _buttons(one: Json, number: int) -> None:
-    """Buttons that keep the requests with a condition, or leave them out: for labels by which every page filters."""
-    usable = [c for c in one["conditions"] if c["dimension"] in filters.LABELS]
-    if not usable:
-        return
-    name = " and ".join(words(condition) for condition in usable)
+    """Buttons that keep the requests with a condition, or leave them out."""
+    found = usable(one)
+    name = " and ".join(words(condition) for condition in found)
+    value = "" if found and found[0] in one["conditions"] else f" {found[0]['value']}" if found else ""
     for sign, label in (("", "is"), (filters.NOT, "is not")):
-        if label == "is not" and len(usable) > 1:
+        if not found or (sign and len(found) > 1):
             continue  # leaving out one and then the other is not leaving out both together
         if st.button(
-            label, key=f"difference-{number}-{label}", type="tertiary", help=plain(f"Only requests: {label} {name}")
+            plain(f"{label}{value}"),
+            key=f"{'leave-out' if sign else 'keep'}-{number}",
+            type="tertiary",
+            help=plain(f"Only requests: {name}" if not sign else f"Without requests: {name}"),
         ):
-            for condition in usable:
+            for condition in found:
                 filters.add(f"{sign}{condition['dimension']}", condition["value"])
             st.rerun()

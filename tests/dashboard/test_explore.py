@@ -207,3 +207,22 @@ def test_differences_are_shown_with_both_shares_and_names_of_others_are_no_marku
 )
 def test_a_line_joins_variants_whose_names_differ_in_numbers_alone(names, joined):
     assert is_series(names) is joined
+
+
+@pytest.mark.parametrize(
+    ("conditions", "also", "filters"),
+    [
+        ([("tenant", "a"), ("model", "m")], [], [("tenant", "a"), ("model", "m")]),
+        ([("input_tokens", "at least 9"), ("model", "m")], ["variant v2"], [("model", "m")]),
+        ([("input_tokens", "at least 9")], ["model m", "instance i", "variant v 2", "service s"], [("variant", "v 2")]),
+        (
+            [("input_tokens", "at least 9")],
+            ["tenant a and b", "engine vllm", "output_tokens less than 5"],
+            [("engine", "vllm")],
+        ),
+        ([("input_tokens", "at least 9")], ["service s", "x"], []),
+    ],
+)
+def test_a_difference_is_kept_by_its_labels_or_by_the_most_telling_one_that_goes_with_it(conditions, also, filters):
+    one = {"conditions": [{"dimension": name, "value": value} for name, value in conditions], "also": also}
+    assert [(found["dimension"], found["value"]) for found in differing.usable(one)] == filters
