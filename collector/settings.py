@@ -14,10 +14,12 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from collector.receive.names import COLUMNS
 from collector.samples.targets import has_a_host, parse_static
+from collector.slo.model import label_name
 from collector.store.definitions import Decoding
 from collector.store.layout import Layout
 from collector.store.retention import parse_retention
 from collector.wal.policy import Fsync
+from tokentrail.semconv import MOST_LABELS
 from tokentrail.shared.folders import file, folder
 
 MIB = 1024 * 1024
@@ -93,6 +95,24 @@ def _are_attributes(value: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_./:-]+", name):
             msg = f"{name!r} is no attribute's name; write for example enduser.id,http.request.header.x-team"
             raise ValueError(msg)
+    return value
+
+
+def label_attributes(value: str) -> tuple[tuple[str, str], ...]:
+    """The items of a list of `NAME=ATTRIBUTE`; an attribute alone gives the label its name."""
+    pairs = (item.partition("=") for item in listed(value))
+    return tuple((name, attribute or name) for name, _, attribute in pairs)
+
+
+def _are_label_attributes(value: str) -> str:
+    pairs = label_attributes(value)
+    for name, attribute in pairs:
+        _are_attributes(attribute)
+        label_name(name)
+    names = [name for name, _ in pairs]
+    if len(names) > min(len({*names}), MOST_LABELS):
+        msg = f"at most {MOST_LABELS} labels, each with a name of its own: write NAME=ATTRIBUTE,NAME=ATTRIBUTE"
+        raise ValueError(msg)
     return value
 
 
@@ -221,6 +241,9 @@ class Settings(BaseSettings):
     (docs/slos.md#requests-without-a-class-or-a-tenant)."""
     slo_class_attributes: Attributes = ""
     """Attributes, divided by commas, that give an SLO class to a request without one."""
+    label_attributes: Annotated[str, AfterValidator(_are_label_attributes)] = ""
+    """Attributes, divided by commas, that give requests a label each, as `region=cloud.region,enduser.plan`
+    (docs/collector.md#labels)."""
     join_after_s: PositiveSeconds = 7.0
     """If several processes send the spans of one request, the collector waits for them this long
     (docs/collector.md#requests-of-several-processes)."""
@@ -300,7 +323,12 @@ class Settings(BaseSettings):
     @property
     def decoding(self) -> Decoding:
         """The settings that change the store's views."""
-        return Decoding(self.keep_content, listed(self.tenant_attributes), listed(self.slo_class_attributes))
+        return Decoding(
+            self.keep_content,
+            listed(self.tenant_attributes),
+            listed(self.slo_class_attributes),
+            label_attributes(self.label_attributes),
+        )
 
     @property
     def names(self) -> frozenset[str]:

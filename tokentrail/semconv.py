@@ -8,6 +8,7 @@ multiples of 1,000: a token is stored in microseconds, and sums must stay exact.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Final
 
@@ -132,6 +133,16 @@ OTHER_ERROR: Final = "_OTHER"
 
 TENANT: Final = "tokentrail.tenant"
 SLO_CLASS: Final = "tokentrail.slo_class"
+LABEL_PREFIX: Final = "tokentrail.label."
+"""`tokentrail.label.<name>`: a label that the sender chose (text, a number, true or false), of a request, or in a
+resource, of all requests of a process."""
+LABEL_NAME: Final = re.compile("[A-Za-z][A-Za-z0-9_.-]{0,63}")
+"""The names that a label may have."""
+MOST_LABELS: Final = 16
+"""Labels of one request."""
+LONGEST_LABEL: Final = 256
+"""Characters of a label's value. Of a longer one the first 239 are kept, and `…` with 16 digits of its SHA-256 behind
+them."""
 STATUS: Final = "tokentrail.status"
 """A `Status`; the OTLP status code alone cannot say `cancelled`."""
 FINISH_REASON: Final = "tokentrail.finish_reason"

@@ -20,7 +20,7 @@ from tokentrail._host.clock import bounded, floored, now_ns
 from tokentrail._host.guard import Guard
 from tokentrail._pipeline import Pipeline
 from tokentrail._record import arguments
-from tokentrail._record.arguments import AttributeValue, Carrier, RequestStart
+from tokentrail._record.arguments import AttributeValue, Carrier, Labels, RequestStart
 from tokentrail._record.coldstart import ColdStart
 from tokentrail._record.context import sample
 from tokentrail._record.handle import dumps, loads
@@ -140,12 +140,14 @@ class Trail(Recorder):
         provider: str = "tokentrail",
         tenant: str = "",
         slo_class: str = "",
+        labels: Labels | None = None,
         attributes: Mapping[str, AttributeValue] | None = None,
         kind: SpanKind = SpanKind.SERVER,
     ) -> RequestTrail:
         """Records the arrival of a request (`arrival_ns` in unix ns; by default now). It continues the trace of
         `carrier` (HTTP headers with a W3C `traceparent`), or else of the current OpenTelemetry span. Sampling is
-        decided here, once; the sampler sees the attributes. `kind` is CLIENT for client wrappers.
+        decided here, once; the sampler sees the attributes. `kind` is CLIENT for client wrappers. `labels` are up to 16
+        names and values by which requests are told apart later (docs/sdk.md#labels).
 
         An argument that cannot be used is left out, logged and counted in `stats.errors`. A request without a usable
         arrival is not recorded, since all its latencies would be wrong.
@@ -159,7 +161,7 @@ class Trail(Recorder):
             started = RequestStart(
                 arrival, operation, model, provider, request_id, tenant, slo_class,
                 arguments.count(input_tokens, "input_tokens", misuse), arguments.kind(kind, misuse), None, None,
-                arguments.mapping(attributes, misuse),
+                arguments.with_labels(arguments.mapping(attributes, misuse), labels, misuse),
             )  # fmt: skip
             trace_id, span_id, sampled = sample(self._provider, arguments.headers(carrier, misuse), started)
             if self._closed or not sampled:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from collector.api.context import Context
-from collector.api.parameters import Name, Names, Time, WindowQuery, find_slo
+from collector.api.parameters import Labels, Name, Names, Time, WindowQuery, find_slo
 from collector.measure.check import Check, Checked, Verdict, check, read
 from collector.measure.reader import Reader
 from collector.slo.judge import selects
@@ -39,6 +39,7 @@ class CheckQuery(WindowQuery):
     against_tenant: Names = Field([], alias="against.tenant", description=_OTHER)
     against_variant: Names = Field([], alias="against.variant", description=_OTHER)
     against_engine: Names = Field([], alias="against.engine", description=_OTHER)
+    against_label: Labels = Field(default_factory=dict, alias="against.label.*", description=_OTHER)
     ok_if: Literal["good", "not_worse", "worse"] | None = Field(
         None, description="For tools that read the status alone: 200 if the verdict is so, else 412"
     )

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import ConfigDict, Field
 
 from collector.api.context import Context
-from collector.api.parameters import Duration, Names, Time, WindowQuery
+from collector.api.parameters import Duration, Labels, Names, Time, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.measure.compare import Comparison, Side, compare, read_side
 from collector.measure.reader import Reader
@@ -30,6 +30,7 @@ class CompareQuery(WindowQuery):
     a_engine: Names = Field([], alias="a.engine", description=_OF_A)
     a_slo_class: Names = Field([], alias="a.slo_class", description=_OF_A)
     a_vantage: Names = Field([], alias="a.vantage", description=_OF_A)
+    a_label: Labels = Field(default_factory=dict, alias="a.label.*", description=_OF_A)
     b_start: Time | None = Field(None, alias="b.start", description="The start of B")
     b_end: Time | None = Field(None, alias="b.end", description="The end of B")
     b_model: Names = Field([], alias="b.model", description=_OF_B)
@@ -38,6 +39,7 @@ class CompareQuery(WindowQuery):
     b_engine: Names = Field([], alias="b.engine", description=_OF_B)
     b_slo_class: Names = Field([], alias="b.slo_class", description=_OF_B)
     b_vantage: Names = Field([], alias="b.vantage", description=_OF_B)
+    b_label: Labels = Field(default_factory=dict, alias="b.label.*", description=_OF_B)
     at: Time | None = Field(None, description="A is the time before this moment, and B the time after it")
     span: Duration = Field("1h", validate_default=True, description="The time before and after `at`")
     relevant: float = Field(0.1, gt=0.001, le=10, description="Differences of up to this share are called the same")

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from collector.api.context import Context
 from collector.api.latency import LatencyQuery
-from collector.api.parameters import Name, Names, Time, find_slo
+from collector.api.parameters import Labels, Name, Names, Time, find_slo
 from collector.measure.differences import Differences, differences
 from collector.measure.reader import Reader
 from collector.measure.verdicts import Verdict, wanted
@@ -37,6 +37,10 @@ class DifferencesQuery(LatencyQuery):
     select_tenant: Names = Field([], alias="select.tenant", description="select this tenant; may be repeated")
     select_variant: Names = Field([], alias="select.variant", description="select this variant; may be repeated")
 
+    select_label: Labels = Field(
+        default_factory=dict, alias="select.label.*", description="select this value of the label that stands for `*`"
+    )
+
     def selection(self, reader: Reader, window: Window) -> tuple[Fragment, Fragment]:
         """The selected requests, and those that are compared at all. Raises Problem for an incomplete selection."""
         slo = None if self.slo is None else find_slo(reader.slos, self.slo)
@@ -49,7 +53,6 @@ class DifferencesQuery(LatencyQuery):
         return all_of(*chosen, verdict), compared
 
     def _parts(self, reader: Reader) -> list[Fragment]:
-        names = {"model": self.select_model, "tenant": self.select_tenant, "variant": self.select_variant}
         start, end = (None if time is None else time.at(reader.now_ns) for time in (self.select_start, self.select_end))
         bounds = {
             "select_start_ns": ("end >= fromUnixTimestamp64Nano({select_start_ns:Int64})", start),
@@ -58,7 +61,7 @@ class DifferencesQuery(LatencyQuery):
         }
         parts = [Fragment(sql, {name: value}) for name, (sql, value) in bounds.items() if value is not None]
         parts += self.between()
-        given = {name: values for name, values in names.items() if values}
+        given = self.own("select")
         return [*parts, selected(given, "select")] if given else parts
 
 

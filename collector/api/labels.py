@@ -24,7 +24,7 @@ def router(ctx: Context) -> APIRouter:
 
     @routes.get("/labels")
     def get_labels(query: Annotated[LabelsQuery, Query()]) -> Values:
-        """Models, tenants, variants and other values of the requests that ended in the window, the commonest first."""
+        """Models, tenants, labels and other values of the requests that ended in the window, the commonest first."""
         reader = ctx.reader()
         return values(reader, query.window(reader), query.limit)
 

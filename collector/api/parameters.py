@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final, get_args, get_origin
 
 from fastapi import Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from collector.api.problems import bad_parameter, not_found
 from collector.measure.reader import Reader
@@ -15,8 +15,9 @@ from collector.measure.times import Moment, parse_moment
 from collector.measure.window import LONGEST_NAME, Window
 from collector.slo.durations import parse_duration
 from collector.slo.judge import selected
-from collector.slo.model import Dimension, Slo
+from collector.slo.model import LABEL, Dimension, Slo, label_name
 from collector.sql.fragment import all_of, negated
+from tokentrail.semconv import MOST_LABELS
 
 MOST_POINTS: Final = 11_000
 
@@ -37,8 +38,15 @@ def _duration(value: Any) -> Any:
 
 Time = Annotated[Moment, BeforeValidator(_moment), WithJsonSchema({"type": "string", "examples": ["-15m"]})]
 Duration = Annotated[int, BeforeValidator(_duration), WithJsonSchema({"type": "string", "examples": ["500ms"]})]
+_LABELS: Final = f"{LABEL}*"
+"""The end of the alias of a field that holds labels."""
 Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 Names = Annotated[list[Name], Field(max_length=100)]
+Labels = Annotated[
+    dict[Annotated[str, AfterValidator(label_name)], Names],
+    Field(max_length=MOST_LABELS),
+    WithJsonSchema({"type": "string", "examples": ["label.region=eu"]}),
+]
 
 
 async def given_once(request: Request) -> None:
@@ -92,6 +100,12 @@ class WindowQuery(TimesQuery):
     )
     slo_class: Names = Field([], description="only requests of this SLO class; may be repeated")
     vantage: Names = Field([], description="only requests measured there (`server`, `client`); may be repeated")
+    label: Labels = Field(
+        default_factory=dict,
+        alias="label.*",
+        description="only requests with this value of the label that stands for `*`, as in `label.region=eu`; empty: "
+        "without it; may be repeated",
+    )
 
     not_model: Names = Field([], alias="not.model", description="no requests of this model; may be repeated")
     not_tenant: Names = Field([], alias="not.tenant", description="no requests of this tenant; may be repeated")
@@ -99,10 +113,39 @@ class WindowQuery(TimesQuery):
     not_engine: Names = Field([], alias="not.engine", description="none that this product answered; may be repeated")
     not_slo_class: Names = Field([], alias="not.slo_class", description="none of this SLO class; may be repeated")
     not_vantage: Names = Field([], alias="not.vantage", description="none that was measured there; may be repeated")
+    not_label: Labels = Field(
+        default_factory=dict,
+        alias="not.label.*",
+        description="none with this value of the label that stands for `*`; may be repeated",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _labels_by_name(cls, given: Any) -> Any:
+        """`a.label.region=eu` is an item `region` of the field with the alias `a.label.*`."""
+        if not isinstance(given, dict):
+            return given
+        rest = dict(given)
+        for alias in (alias for field in cls.model_fields.values() if (alias := field.alias or "").endswith(_LABELS)):
+            start = alias.removesuffix("*")
+            found = {key: value for key, value in given.items() if key.startswith(start)}
+            if found:
+                rest = {key: value for key, value in rest.items() if key not in found}
+                rest[alias] = {
+                    key.removeprefix(start): [value] if isinstance(value, str) else value
+                    for key, value in found.items()
+                }
+        return rest
+
+    def _given(self, prefix: str = "") -> dict[str, list[str]]:
+        """The filters of fields whose names begin so, by dimension or `label.NAME`; without those not given."""
+        columns = {key: given for key in get_args(Dimension) if (given := getattr(self, f"{prefix}{key}", None))}
+        labels = getattr(self, f"{prefix}label", {})
+        return columns | {f"{LABEL}{name}": values for name, values in labels.items()}
 
     def own(self, side: str) -> dict[str, list[str]]:
-        """The filters that one side has alone, of a query with fields such as `a_model`; without those not given."""
-        return {key: given for key in get_args(Dimension) if (given := getattr(self, f"{side}_{key}", None))}
+        """The filters that one side has alone, of a query with fields such as `a_model`."""
+        return self._given(f"{side}_")
 
     def own_times(self, side: str) -> tuple[Moment | None, Moment | None]:
         """The start and the end that one side has alone; None for a common one."""
@@ -110,17 +153,15 @@ class WindowQuery(TimesQuery):
 
     def of_side(self, side: str, start: Moment | None, end: Moment | None) -> WindowQuery:
         """The query of one side: its own filters and times, and the common ones in place of those that it lacks."""
-        common = {key: getattr(self, key) for key in get_args(Dimension)}
         times = {"start": start or self.start, "end": end or self.end}
         without = {f"not.{key}": values for key, values in self.own("not").items()}
-        return WindowQuery.model_validate({**common, **without, **self.own(side), **times})
+        return WindowQuery.model_validate({**self._given(), **without, **self.own(side), **times})
 
     def window(self, reader: Reader) -> Window:
         """The window of an answer. Raises Problem unless it starts before it ends."""
         bounds = self.bounds(reader.now_ns)
-        given = {key: getattr(self, key) for key in get_args(Dimension)}
-        asked = selected({key: values for key, values in given.items() if values}, "filter")
-        without = [negated(selected({key: values}, "not")) for key, values in self.own("not").items()]
+        asked, refused = selected(self._given(), "filter"), self.own("not").items()
+        without = [negated(selected({key: values}, f"not_{i}")) for i, (key, values) in enumerate(refused)]
         return Window(bounds["start_ns"], bounds["end_ns"], all_of(reader.tenant_filter, asked, *without))
 
 

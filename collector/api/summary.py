@@ -11,13 +11,15 @@ from collector.api.context import Context
 from collector.api.groups import must_have_column
 from collector.api.parameters import WindowQuery
 from collector.measure.summary import GroupedSummary, summary, summary_by
-from collector.slo.model import Dimension
+from collector.slo.model import Dimension, LabelOf
 
 
 class SummaryQuery(WindowQuery):
     """The column by which the summary tells requests apart."""
 
-    group_by: Dimension | None = Field(None, description="also the summary of each value of this column")
+    group_by: Dimension | LabelOf | None = Field(
+        None, description="also the summary of each value of this column, or of a label (`label.region`)"
+    )
     top: Annotated[int, Field(ge=1, le=100)] = Field(
         30, description="values that have one, those with the most requests"
     )

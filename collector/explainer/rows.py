@@ -14,7 +14,7 @@ from collector.explainer.models import VERSION
 
 COPIED: Final = (
     "end", "ingested_at", "engine", "service", "instance", "process_tenant", "variant", "vantage", "operation", "model",
-    "tenant", "slo_class", "status", "error_type", "output_tokens", "weight", "tpot_is_bound",
+    "tenant", "slo_class", "labels", "status", "error_type", "output_tokens", "weight", "tpot_is_bound",
     "gap_us", "first_visible_us",
 )  # fmt: skip
 """Columns of `causes` with the values of the same columns of `requests`."""

@@ -315,6 +315,10 @@ NAMES_CUT = Metric(
     "Names of more than 1,024 characters in spans and log records, which are stored in part "
     "(docs/collector.md#refusals).",
 )  # fmt: skip
+LABELS_CUT = Metric(
+    "tokentrail_collector_labels_cut_total", "counter",
+    "Labels of requests that were left out or shortened (docs/collector.md#labels).",
+)  # fmt: skip
 SCRAPES = Metric(
     "tokentrail_collector_scrapes_total", "counter",
     "Scrapes by `result`: `ok`, why it failed (docs/scraping.md#up-down-gone), or `log` when the log took no samples.",

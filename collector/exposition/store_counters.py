@@ -104,7 +104,8 @@ class StoreCounters:
         self._of_causes = CauseCounters(self._series, self._served, clock)
         for kind in ("requests", "models", "tenants"):
             self._series.add(metrics.OVERFLOW, (kind,), at_s=now_s)
-        self._series.add(metrics.EARLY_FORGOTTEN, at_s=now_s)
+        for metric in (metrics.EARLY_FORGOTTEN, metrics.LABELS_CUT):
+            self._series.add(metric, at_s=now_s)
         if claims:
             self.save()  # the claims have this collector's name: it must know it after a crash
 
@@ -223,6 +224,7 @@ class StoreCounters:
                 self._series.add(metrics.OVERFLOW, ("requests",), row["n"])
                 self._warn_of_overflow()
             self._series.add(metrics.REQUESTS, (*labels, row["status"]), row["n"])
+            self._series.add(metrics.LABELS_CUT, (), row["labels_cut"])
             service, tenant = row["service"], row["process_tenant"]
             self.clocks.note_end((service, tenant), row["at_ns"], self._clock())
             for instance, after_arrival_ns in row["after_arrival"].items():

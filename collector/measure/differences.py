@@ -20,7 +20,7 @@ from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.chance import Bools, Floats, Ints
 from collector.measure.reader import Reader
-from collector.measure.values import DIMENSIONS, value_counts
+from collector.measure.values import dimensions, value_counts
 from collector.measure.window import Window
 from collector.slo.counts import Number, as_number
 from collector.sql.fragment import Fragment, all_of, merged
@@ -44,6 +44,7 @@ _SIZES: Final = {
 _MOST_SPECIFIC: Final = ("error_type", "variant", "model", "tenant", "instance", "service")
 """Of conditions that the same requests meet, that of the first of these is told: a reason stands before `status`."""
 _UNKNOWN: Final = -1
+_MOST_LABELS: Final = 16
 _MOST_VALUES: Final = 200
 _MOST_OF_ONE: Final = 3
 _MOST_CONDITIONS: Final = 14
@@ -131,10 +132,13 @@ def differences(reader: Reader, window: Window, selected: Fragment, compared: Fr
     window = replace(window, filter=all_of(window.filter, compared))
     edges = reader.queries.row("differences_edges", {"filter": window.filter}, **window.bounds)
     sizes = {name: sorted({float(edge) for edge in edges[f"of_{name}"] if edge == edge}) for name in _SIZES}
-    rows = _rows(reader, window, selected, sizes)
+    columns = dimensions(reader, window, _MOST_LABELS) | {
+        name: Fragment(f"toString({sql})") for name, sql in _FACTS.items()
+    }
+    rows = value_counts(reader, window, columns | _classes(sizes), selected, _MOST_VALUES)
     first = [row for row in rows if row["name"] == "model"]
     everything = Sides(sum(row["selected"] for row in first), sum(row["others"] for row in first))
-    candidates = [*_candidates(rows, sizes, everything)]
+    candidates = [*_candidates(rows, columns, sizes)]
     best = _best(candidates, everything)
     tried = len(candidates) + len(best) * (len(best) - 1) // 2
     found = _found(reader, window, selected, best, tried) if best and everything.selected and everything.others else []
@@ -148,29 +152,25 @@ def differences(reader: Reader, window: Window, selected: Fragment, compared: Fr
     )
 
 
-def _rows(
-    reader: Reader, window: Window, selected: Fragment, sizes: Mapping[str, Sequence[float]]
-) -> list[dict[str, Any]]:
-    columns = {name: f"toString({name})" for name in DIMENSIONS} | {
-        name: f"toString({sql})" for name, sql in _FACTS.items()
-    }
+def _classes(sizes: Mapping[str, Sequence[float]]) -> dict[str, Fragment]:
+    """SQL of how many edges a number is not below, as text."""
+    columns = {}
     for name, edges in sizes.items():
         above = " + ".join(f"ifNull({_SIZES[name]} >= {edge}, false)" for edge in edges) or "0"
-        columns[name] = f"toString(if({_SIZES[name]} IS NULL, {_UNKNOWN}, toInt16({above})))"
-    return value_counts(reader, window, columns, selected, _MOST_VALUES)
+        columns[name] = Fragment(f"toString(if({_SIZES[name]} IS NULL, {_UNKNOWN}, toInt16({above})))")
+    return columns
 
 
 def _candidates(
-    rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, Sequence[float]], everything: Sides
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Fragment], sizes: Mapping[str, Sequence[float]]
 ) -> Iterator[_Candidate]:
     """All values, with how many requests have each."""
     for i, row in enumerate(rows):
         name, value = row["name"], row["value"]
         if name in sizes:
             continue
-        sql = _FACTS.get(name, name)
-        key = f"value_{i}"
-        where = Fragment(f"toString({sql}) = {{{key}:String}}", {key: value})
+        key, column = f"value_{i}", columns[name]
+        where = Fragment(f"{column.sql} = {{{key}:String}}", {**column.parameters, key: value})
         yield _Candidate(Trait(dimension=name, value=value), where, row["selected"], row["others"])
     for name, edges in sizes.items():
         counts = {int(row["value"]): (row["selected"], row["others"]) for row in rows if row["name"] == name}

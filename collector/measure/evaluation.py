@@ -24,8 +24,8 @@ from collector.slo.burn import BurnRule, burn_rules, fires
 from collector.slo.cells import NO_GRID, Cells
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
-from collector.slo.judge import selected
-from collector.slo.model import Dimension, Promise, Slo
+from collector.slo.judge import column_of, selected
+from collector.slo.model import Promise, Slo
 from collector.sql.fragment import TRUE, Fragment, all_of
 
 _NO_TENANTS: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
@@ -78,7 +78,7 @@ def count_by(
     window: Window,
     vantage: Sequence[str],
     promises: Sequence[Promise],
-    column: Dimension,
+    column: str,
     most: int,
     summands: Mapping[str, str] = OUTPUT_TOKENS,
 ) -> Groups:
@@ -126,14 +126,14 @@ def _read(
     vantage: Sequence[str],
     cells: Cells,
     summands: Mapping[str, str],
-    column: Dimension | None = None,
+    column: str | None = None,
 ) -> _Read:
     complete_ns = reader.complete_ns
     covered, others = window.complete(complete_ns), _vantages_and_first(window)
     moments = [window.end_ns, window.start_ns]
     if window.start_ns < covered.end_ns < window.end_ns:
         moments.insert(1, covered.end_ns)
-    group = None if column is None else Fragment(column)
+    group = None if column is None else column_of(column, "group_by")
 
     def ended() -> Population:
         return read_ended(

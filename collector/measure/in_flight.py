@@ -16,7 +16,7 @@ from collector.process import Process
 from collector.query.queries import Queries
 from collector.slo.cells import Cells
 from collector.slo.judged import Judged
-from collector.slo.model import LabelRule, Promise, Thresholds
+from collector.slo.model import LABEL, LabelRule, Promise, Thresholds
 from collector.sql.fragment import Fragment
 
 Bools = npt.NDArray[np.bool_]
@@ -112,9 +112,15 @@ class InFlight:
             chosen &= np.array([value in values for value in self._labelled(column, slo.labels)], bool)
         return chosen
 
+    def values(self, dimension: str) -> list[str]:
+        """The value of each request in a column, or of the label that `label.NAME` names; '' without it."""
+        if not dimension.startswith(LABEL):
+            return [*self.columns[dimension]]
+        return [labels.get(dimension.removeprefix(LABEL), "") for labels in self.columns["labels"]]
+
     def _labelled(self, column: str, rules: Sequence[LabelRule]) -> Sequence[str]:
         """The values of a column; where they are empty, those that the first rule gives which holds."""
-        values = [*self.columns[column]]
+        values = self.values(column)
         for rule in (rule for rule in rules if getattr(rule, column, "")):
             for i, value in enumerate(values):
                 if not value and all(self.columns[name][i] in listed for name, listed in rule.when.items()):

@@ -17,6 +17,7 @@ from collector.measure.times import DAY_NS, HOUR_NS
 from collector.measure.window import Window
 from collector.query.past_days import partition
 from collector.query.queries import Queries
+from collector.slo.judge import column_of
 from collector.sql.fragment import Fragment
 
 _DENSE: Final = 2**20
@@ -64,7 +65,7 @@ def itl_by(queries: Queries, window: Window, column: str) -> dict[str, Distribut
     first_ns = first_start(queries, window.filter, **window.bounds) if _has_tokens(queries, window) else None
     if first_ns is None:
         return {}
-    fragments = {"column": Fragment(column), "filter": window.filter}
+    fragments = {"column": column_of(column, "by"), "filter": window.filter}
     found = queries.columns("itl_by_group", fragments, **window.bounds, first_ns=first_ns)
     values, place = np.unique(np.array(found["value"], object), return_inverse=True)
     us, n = (np.array(found[name], np.int64) for name in ("duration_us", "n"))

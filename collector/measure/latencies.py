@@ -17,7 +17,7 @@ from collector.measure.window import Window
 from collector.query.queries import Queries
 from collector.query.template import part
 from collector.slo.counts import Number
-from collector.slo.judge import LARGEST_US
+from collector.slo.judge import LARGEST_US, column_of
 from collector.sql.fragment import Fragment, any_of
 
 LATENCIES: Final = ("ttft", "tpot", "e2e", "queue")
@@ -59,7 +59,7 @@ def exact(reader: Reader, window: Window, ok: Number) -> dict[str, Distribution]
 
 def exact_by(reader: Reader, window: Window, column: str) -> dict[str, dict[str, Distribution]]:
     """The distributions of every latency for each value of a column that has requests which ended ok."""
-    asked = {"column": Fragment(column), "filter": window.filter}
+    asked = {"column": column_of(column, "by"), "filter": window.filter}
     rows = reader.queries.rows("latencies_by_group", asked, **window.bounds)
     return {row["value"]: {name: Distribution.of(row, name) for name in LATENCIES} for row in rows}
 

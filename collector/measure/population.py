@@ -113,7 +113,7 @@ class Population:
             judged=requests.judged_behind(self.judged),
             cell=np.append(self.cell, len(self.judged) + np.arange(requests.size)),
             band=np.append(self.band, band),
-            group=np.append(self.group, np.array(requests.columns[column], object)),
+            group=np.append(self.group, np.array(requests.values(column), object)),
             n=np.append(self.n, nothing + 1),
             variance=np.append(self.variance, nothing),
             of_sampled=np.append(self.of_sampled, nothing),

@@ -45,6 +45,8 @@ class RequestRow(Answer):
     tenant: str
     """The tenant of the request."""
     slo_class: str
+    labels: dict[str, str]
+    """By name. `_cut`: so many were left out or shortened."""
     start: str
     end: str | None
     status: Literal["ok", "error", "cancelled", "unknown", "in_flight", "lost"]

@@ -15,7 +15,6 @@ from collector.measure.slices import is_short
 from collector.measure.window import Window
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
-from collector.slo.model import Dimension
 
 
 class Throughput(Answer):
@@ -91,7 +90,7 @@ def summary(reader: Reader, asked: Window, vantage: Sequence[str]) -> Summary:
     return Summary(**_all_numbers(reader, counted))
 
 
-def summary_by(reader: Reader, asked: Window, vantage: Sequence[str], column: Dimension, most: int) -> GroupedSummary:
+def summary_by(reader: Reader, asked: Window, vantage: Sequence[str], column: str, most: int) -> GroupedSummary:
     """The summary of a window, and of each of the values of a column with the most requests.
 
     In a window of a few hours, one query reads the latencies of all groups, and one their tokens. In a longer one they
@@ -106,7 +105,7 @@ def summary_by(reader: Reader, asked: Window, vantage: Sequence[str], column: Di
     return GroupedSummary(**vars(whole), groups=groups, groups_total=found.total)
 
 
-def _read_at_once(reader: Reader, found: Groups, column: Dimension) -> Iterator[Group]:
+def _read_at_once(reader: Reader, found: Groups, column: str) -> Iterator[Group]:
     latencies, tokens = exact_by(reader, found.window, column), itl_by(reader.queries, found.window, column)
     nothing = Distribution.empty()
     for value, counted in found.by_value.items():

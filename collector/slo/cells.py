@@ -29,7 +29,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.slo.judge import LARGEST_US, LATENCY_US, exceeds, is_unknown, labelled
+from collector.slo.judge import LARGEST_US, LATENCY_US, exceeds, is_unknown, labelled, parameter
 from collector.slo.judged import ENDED, Bools, Judged, unknown_place
 from collector.slo.model import LabelRule, Promise, Slo, Thresholds
 from collector.sql.fragment import Fragment, merged
@@ -146,7 +146,7 @@ def _columns(
 ) -> list[_Column]:
     """`name` keeps the parameters of two lists apart that have one column."""
     columns = sorted({column for select in selections for column in select})
-    return [_column(column, selections, labels, f"{name}_{column}") for column in columns]
+    return [_column(column, selections, labels, parameter(name, column, i)) for i, column in enumerate(columns)]
 
 
 def _column(
@@ -156,7 +156,7 @@ def _column(
     by_value = {value: tuple(column not in s or value in s[column] for s in selections) for value in values}
     other = tuple(column not in select for select in selections)
     different = [other, *sorted(set(by_value.values()) - {other})]
-    stored = labelled(column, labels, "label")
+    stored = labelled(column, labels, f"{name}_of")
     places = [different.index(by_value[value]) for value in values]
     parameters = {**stored.parameters, name: values, f"{name}_places": places}
     lists = f"{{{name}:Array(String)}}, {{{name}_places:Array(UInt32)}}"

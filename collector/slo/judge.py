@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from collector.slo.model import LabelRule, Promise
+from collector.slo.model import LABEL, LabelRule, Promise
 from collector.sql.fragment import Fragment, all_of, merged
 
 
@@ -15,18 +15,31 @@ def selected(select: Mapping[Any, Sequence[str]], prefix: str, rules: Sequence[L
     `prefix` keeps parameter names apart.
     """
     parts = []
-    for column, values in select.items():
-        name = f"{prefix}_{column}"
+    for i, (column, values) in enumerate(select.items()):
+        name = parameter(prefix, column, i)
         value = labelled(column, rules, name)
         parts.append(Fragment(f"{value.sql} IN {{{name}:Array(String)}}", {**value.parameters, name: list(values)}))
     return all_of(*parts)
+
+
+def parameter(prefix: str, column: str, place: int) -> str:
+    """The name of a parameter for the values of a column; `place` tells labels apart, whose names may have dots."""
+    return f"{prefix}_label_{place}" if column.startswith(LABEL) else f"{prefix}_{column}"
+
+
+def column_of(dimension: str, prefix: str) -> Fragment:
+    """SQL: a column of a request, or the label that `label.NAME` names; '' for a request without it."""
+    if not dimension.startswith(LABEL):
+        return Fragment(dimension)
+    name = f"{prefix}_name"
+    return Fragment(f"labels[{{{name}:String}}]", {name: dimension.removeprefix(LABEL)})
 
 
 def labelled(column: str, rules: Sequence[LabelRule], prefix: str) -> Fragment:
     """SQL: a column's value, or where it is empty the one that the first rule gives which holds."""
     giving = [rule for rule in rules if getattr(rule, column, "")]
     if not giving:
-        return Fragment(column)
+        return column_of(column, prefix)
     parts = [(selected(rule.when, f"{prefix}_{i}"), getattr(rule, column)) for i, rule in enumerate(giving)]
     values = {f"{prefix}_{column}_{i}": value for i, (_, value) in enumerate(parts)}
     cases = ", ".join(f"{part.sql}, {{{name}:String}}" for (part, _), name in zip(parts, values, strict=True))

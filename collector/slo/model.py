@@ -7,10 +7,11 @@ from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,6 +22,7 @@ from pydantic import (
 )
 
 from collector.slo.durations import parse_duration
+from tokentrail.semconv import LABEL_NAME
 from tokentrail.shared.folders import words_of
 
 _REPR = Repr()
@@ -33,6 +35,8 @@ _OBJECTIVE_DIGITS = 9
 
 Dimension = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage"]
 """The columns of `requests` and `open_requests` that an SLO selects by and the API filters by."""
+LABEL: Final = "label."
+"""`label.NAME` stands for a label wherever a dimension can stand."""
 RuleColumn = Literal["model", "service", "operation", "engine", "variant", "vantage"]
 """The columns by which a rule of the SLO file recognises requests."""
 GroupBy = Literal["tenant"]
@@ -68,6 +72,34 @@ def _objective(value: Any) -> Decimal:
     return objective
 
 
+def label_name(name: str) -> str:
+    """A label's name; raises ValueError for one that no label has."""
+    if not LABEL_NAME.fullmatch(name) and name != "_cut":
+        msg = f"{_brief(name)} is no label's name: a letter, then letters, digits, _ . and -, at most 64 in all"
+        raise ValueError(msg)
+    return name
+
+
+def _selector(name: str) -> str:
+    if name.startswith(LABEL):
+        label_name(name.removeprefix(LABEL))
+    elif name not in get_args(Dimension):
+        msg = f"{_brief(name)} cannot be selected by; use {', '.join(map(repr, get_args(Dimension)))} or '{LABEL}NAME'"
+        raise ValueError(msg)
+    return name
+
+
+def _label(name: str) -> str:
+    if not name.startswith(LABEL):
+        msg = f"or {LABEL}NAME"
+        raise ValueError(msg)
+    return LABEL + label_name(name.removeprefix(LABEL))
+
+
+Selector = Annotated[str, AfterValidator(_selector)]
+"""A `Dimension`, or `label.NAME`."""
+LabelOf = Annotated[str, AfterValidator(_label)]
+"""`label.NAME`."""
 DurationNs = Annotated[int, BeforeValidator(_duration)]
 Objective = Annotated[Decimal, BeforeValidator(_objective)]
 Values = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -128,7 +160,7 @@ class ErrorRules(_Strict):
 class Promise(_Strict):
     """The rule by which requests are judged, and the requests that it is for."""
 
-    select: dict[Dimension, Values] = Field(default_factory=dict)
+    select: dict[Selector, Values] = Field(default_factory=dict)
     thresholds: Thresholds
     errors: ErrorRules = ErrorRules()
     labels: tuple[LabelRule, ...] = ()
@@ -152,14 +184,14 @@ class Slo(Promise):
     team: Annotated[str, Field(max_length=100)] = ""
     objective: Objective
     window: DurationNs
-    select: dict[Dimension, Values] = Field(default_factory=dict, validate_default=True)
+    select: dict[Selector, Values] = Field(default_factory=dict, validate_default=True)
     group_by: Annotated[tuple[GroupBy, ...], Field(max_length=1)] = ()
     most_groups: Annotated[int, Field(ge=1, le=500)] = 50
     """The answer and the metrics have so many groups; the others count in the SLO's total alone."""
 
     @field_validator("select")
     @classmethod
-    def _one_vantage(cls, select: dict[Dimension, Values]) -> dict[Dimension, Values]:
+    def _one_vantage(cls, select: dict[str, Values]) -> dict[str, Values]:
         if len(select.get("vantage", ())) > 1:
             msg = "vantage: name one; a request that was measured at two of them would be judged twice"
             raise ValueError(msg)

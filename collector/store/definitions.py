@@ -49,11 +49,13 @@ class Decoding:
 
     With `keep_content`, no attribute counts as a prompt, an answer or a header, so all are stored. A request without a
     tenant or an SLO class gets the first value that its span or its resource has under one of these attributes' names.
+    `label_attributes` are pairs of a label's name and the attribute that gives it.
     """
 
     keep_content: bool = False
     tenant_attributes: tuple[str, ...] = ()
     slo_class_attributes: tuple[str, ...] = ()
+    label_attributes: tuple[tuple[str, str], ...] = ()
 
 
 PLAIN: Final = Decoding()
@@ -76,6 +78,8 @@ def read_schema(sql_dir: Path = SQL_DIR, decoding: Decoding = PLAIN) -> Schema:
     }
     if any(labels.values()):
         parts["text"] = _labelled(parts["text"], labels)
+    if decoding.label_attributes:
+        parts["label_attributes"] = _label_pairs(decoding.label_attributes, parts["value_as_text"])
     parts["claims"] = "\n".join(parts.fill(engine / "claim.sql") for engine in engines)
     schema = Schema({}, {})
     for file in [*sorted((sql_dir / "schema").glob("*.sql")), *(engine / "views.sql" for engine in engines)]:
@@ -128,6 +132,21 @@ def _labelled(text: str, labels: Mapping[str, Sequence[str]]) -> str:
         if names
     )
     return f"mapUpdate({text}, map({filled}))"
+
+
+# (("region", "cloud.region"),):
+#     [('region', arrayFirst(value -> value != '', [TEXT of the span's, …first of a list…, resource['cloud.region']]))]
+def _label_pairs(pairs: Sequence[tuple[str, str]], value_as_text: str) -> str:
+    """SQL of the labels that attributes of a span or its resource give, as pairs of a name and a value."""
+
+    def value_of(name: str) -> str:
+        value = f"attributes.value[indexOf(attributes.key, '{name}')]"
+        listed = f"attributes.value.array_value.values.string_value[indexOf(attributes.key, '{name}')][1]"
+        own = f"arrayMap(v -> {value_as_text}, [{value}])[1]"
+        return f"arrayFirst(value -> value != '', [{own}, {listed}, resource['{name}']])"
+
+    listed = (f"('{label}', {value_of(name)})" for label, name in pairs)
+    return f"[{', '.join(listed)}]"
 
 
 class _Parts(dict[str, str]):

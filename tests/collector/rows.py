@@ -53,8 +53,9 @@ class Rows:
     def open(self, *, start, seen, **fields):
         row = {
             **_ENGINE, "engine": "tokentrail", "model": "m", "trace_id": trace_id(), "span_id": "00000000000000aa",
-            "start": start, "seen": seen, "operation": "chat", "tenant": "", "slo_class": "", "request_id": "",
-            "input_tokens": 5, "output_tokens": 0, "ttft_ns": None, "last_token_ns": None, "gap_ns": None,
+            "start": start, "seen": seen, "operation": "chat", "tenant": "", "slo_class": "", "labels": {},
+            "request_id": "", "input_tokens": 5, "output_tokens": 0, "ttft_ns": None, "last_token_ns": None,
+            "gap_ns": None,
         } | fields  # fmt: skip
         self.insert("open_requests", [row])
         return row
@@ -150,7 +151,7 @@ def _ended(request):
 def _causes(request, fields, key):
     """What the explainer copies from a request; all its time is unexplained, unless the fields say where it went."""
     same = ("end", "ingested_at", "engine", "service", "instance", "process_tenant", "variant", "vantage", "operation",
-            "model", "tenant", "slo_class", "status", "error_type", "output_tokens", "weight")  # fmt: skip
+            "model", "tenant", "slo_class", "labels", "status", "error_type", "output_tokens", "weight")  # fmt: skip
     ttft_us, e2e_us = -(-(request["ttft_ns"] or 0) // 1000), -(-request["e2e_ns"] // 1000)
     first_token = "known" if request["ttft_ns"] is not None else "none" if request["output_tokens"] == 0 else "unknown"
     before = ttft_us if first_token == "known" else e2e_us
@@ -178,7 +179,8 @@ def _request(*, ended=NOW - SECOND, e2e=SECOND, **fields):
     row = {
         "end": ended, "start": ended - e2e, "trace_id": trace_id(), "span_id": "00000000000000aa", "parent_span_id": "",
         "request_id": "", "engine": "tokentrail", **_ENGINE, "vantage": "server", "operation": "chat", "model": "m",
-        "tenant": "", "slo_class": "", "status": "ok", "error_type": "", "finish_reason": "stop", "input_tokens": 5,
+        "tenant": "", "slo_class": "", "labels": {}, "status": "ok", "error_type": "", "finish_reason": "stop",
+        "input_tokens": 5,
         "output_tokens": tokens, "cached_tokens": 0, "reasoning_tokens": 0, "preemptions": 0,
         "drafted_tokens": None, "accepted_tokens": None, "perplexity": None, "mean_entropy": None,
         "first_visible_ns": None, "wait_batch_ns": None,

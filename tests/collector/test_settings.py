@@ -181,3 +181,22 @@ def test_attributes_are_a_list_of_names():
     for wrong in ("user team", "a,b'c", "$text"):
         with pytest.raises(ValidationError, match="is no attribute's name; write for example"):
             Settings(slo_class_attributes=wrong)
+
+
+def test_labels_have_a_name_or_that_of_their_attribute():
+    settings = Settings(label_attributes=" region=cloud.region, enduser.plan,x=http.request.header.x-a")
+    pairs = (("region", "cloud.region"), ("enduser.plan", "enduser.plan"), ("x", "http.request.header.x-a"))
+    assert settings.decoding == Decoding(label_attributes=pairs)
+    for wrong, told in (
+        ("a b", "is no attribute's name"),
+        ("a=b'c", "is no attribute's name"),
+        ("a=b=c", "is no attribute's name"),
+        ("9=b", "is no label's name"),
+        ("a/b", "is no label's name"),
+        ("a'=b", "is no label's name"),
+        ("=b", "is no label's name"),
+        ("a=b,a=c", "each with a name of its own"),
+        (",".join(f"a{i}" for i in range(17)), "at most 16 labels"),
+    ):
+        with pytest.raises(ValidationError, match=told):
+            Settings(label_attributes=wrong)

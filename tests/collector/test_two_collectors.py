@@ -78,7 +78,8 @@ def test_both_follow_their_slo_file_and_tell_its_changes_after_a_crash(collector
 
 def body(trace, count=3):
     request = Request()
-    request.span("chat m", trace=trace, attributes={"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"})
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "tokentrail.label.region": "eu"}
+    request.span("chat m", trace=trace, attributes=attributes)
     return request.body() + token_body(trace=trace, count=count)
 
 
@@ -94,7 +95,7 @@ def settled(*collectors):
 
 
 def rows(server):
-    sql = "SELECT count(), uniqExact(trace_id) FROM requests"
+    sql = "SELECT countIf(labels['region'] = 'eu'), uniqExact(trace_id) FROM requests"
     return tuple(map(int, server.http.post(server.url, content=sql).text.split())), server.tokens()
 
 

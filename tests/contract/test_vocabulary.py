@@ -51,14 +51,15 @@ def enum(model, field):
 class TestDimensions:
     def test_the_api_filters_by_them(self):
         names = [field.alias or name for name, field in WindowQuery.model_fields.items()]
-        assert names == ["start", "end", *DIMENSIONS, *(f"not.{name}" for name in DIMENSIONS)]
+        filters = [*DIMENSIONS, "label.*"]
+        assert names == ["start", "end", *filters, *(f"not.{name}" for name in filters)]
 
     def test_both_tables_of_requests_have_them(self):
-        assert set(DIMENSIONS) <= columns("requests") & columns("open_requests")
+        assert {*DIMENSIONS, "labels"} <= columns("requests") & columns("open_requests") & columns("causes")
 
     def test_requests_in_flight_have_them(self):
         columns = (SQL / "parts" / "in_flight_columns.sql").read_text().splitlines()[-1]
-        assert set(DIMENSIONS) <= set(columns.split(", "))
+        assert {*DIMENSIONS, "labels"} <= set(columns.split(", "))
 
     def test_metrics_of_requests_have_them_as_labels(self):
         assert set(metrics.REQUEST_LABELS.values()) == {*DIMENSIONS, "service", "process_tenant", "operation"}

@@ -49,7 +49,7 @@ def record(url, *, model="m", tokens=12, error=None, step=0):
     """One request of 10 ms queue, 90 ms prefill and 10 ms a token, of which the fourth waits 100 ms more."""
     trail = Trail(endpoint=url, service_name="cli")
     start = time.time_ns() - 1000 * MS
-    labels = {"model": model, "slo_class": "chat", "request_id": f"chatcmpl-{model}"}
+    labels = {"model": model, "slo_class": "chat", "request_id": f"chatcmpl-{model}", "labels": {"app": model[:1]}}
     request = trail.start_request(operation="chat", input_tokens=5, arrival_ns=start, **labels)
     request.phase(Phase.PREFILL, start + 10 * MS)
     at = start + 10 * MS
@@ -141,6 +141,18 @@ def test_requests_are_listed_filtered_and_sorted(api):
         assert part in run("requests", *api, "--sort", sort).stdout.splitlines()[1]
     only = run("requests", *api, "--model", "first", "--model", "second", "--status", "ok", "--json").stdout
     assert [row["model"] for row in json.loads(only)["requests"]] == ["second", "first"]
+    for given, found in ((("app=f",), ["first"]), (("app=f", "app=s"), ["second", "first"]), (("app=",), [])):
+        asked = [word for one in given for word in ("--label", one)]
+        only = run("requests", *api, *asked, "--json").stdout
+        assert [row["model"] for row in json.loads(only)["requests"]] == found
+    sides = run("compare", *api, "--a", "label.app=f", "--b", "label.app=s", "--json").stdout
+    assert [json.loads(sides)[side]["requests"]["total"] for side in "ab"] == [1, 1]
+    for command in ("requests", "explain", "tail", "differences", "compare", "check"):
+        needed = ("--slo", "chat") if command == "check" else ()
+        wrong = run(command, *needed, *api, "--label", "app")
+        assert (wrong.exit_code, "NAME=VALUE, such as region=eu" in wrong.stderr) == (2, True)
+        unknown = run(command, *needed, *api, "--label", "9=x")
+        assert (unknown.exit_code, "is no label's name" in unknown.stderr) == (2 if needed else 1, True), unknown.stderr
     few = run("requests", *api, "--limit", "1")
     told = re.fullmatch(r"data until \d\d:\d\d:\d\d UTC\n1 of 3 requests; --limit prints more\n", few.stderr)
     assert (len(few.stdout.splitlines()), bool(told)) == (2, True), few.stderr
@@ -265,12 +277,13 @@ def test_one_request_is_a_waterfall(collector, api):
     row, _ = detail_of(collector, "first")
     text = run("request", row["trace_id"], *api).stdout
     top, _, drawing = text.partition("\n\n")
-    head, about, ids, *_ = top.splitlines()  # and its causes, once they are known
+    head, about, ids, labels, *_ = top.splitlines()  # and its causes, once they are known
     queued, prefill, decode, tokens, evicted, *rest = drawing.splitlines()
     assert head == "chat first · ok stop · 5 → 12 tokens · TTFT 100 ms · TPOT 19.1 ms · E2E 310 ms · longest gap 110 ms"
     assert "class chat" in about
     assert "cached –" in about
     assert row["trace_id"] in ids
+    assert labels == "app f"
     assert [part.split()[0] for part in (queued, prefill, decode)] == ["queued", "prefill", "decode"]
     assert queued.split()[1:] == ["██", "10.0", "ms", "3.2", "%"]
     assert prefill.index("█") == 13 + 2
@@ -301,6 +314,7 @@ def test_what_was_missed_and_where_the_time_went_stand_first():
     row |= {
         "trace_id": "a" * 32,
         "span_id": "b" * 16,
+        "labels": {},
         "verdicts": [{"slo": "chat", "verdict": "bad", "missed": [miss]}],
     }
     causes = [
@@ -335,7 +349,7 @@ def test_a_request_in_flight_and_one_without_anything_are_drawn():
     )
     row |= dict.fromkeys(("operation", "model", "error_type", "finish_reason", "service", "instance", "tenant"), "")
     row |= {"status": "in_flight", "engine": "vllm", "slo_class": "", "start": "2026-11-22T10:00:00Z", "request_id": ""}
-    row |= {"trace_id": "a" * 32, "span_id": "b" * 16}
+    row |= {"labels": {}, "trace_id": "a" * 32, "span_id": "b" * 16}
     empty = {"request": row, "phases": [], "tokens": [], "events": [], "steps": None}
     empty |= {"waits": [], "interference": None, "longest_waits": [], "explained": None}
     row["verdicts"] = []

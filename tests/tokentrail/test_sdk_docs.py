@@ -50,19 +50,19 @@ def test_the_example_without_a_loop_runs_and_sends_what_the_page_says(server):
     assert sorted(phases) == ["decode", "prefill"]
 
 
-def test_the_examples_of_choices_and_of_a_test_run():
-    for example in (EXAMPLES[2], EXAMPLES[4]):
+def test_the_examples_of_choices_of_labels_and_of_a_test_run():
+    for example in (EXAMPLES[2], EXAMPLES[3], EXAMPLES[5]):
         assert "assert" in example
         assert run(example + "\nprint('its assertions hold')") == "its assertions hold\n"
 
 
 def test_the_example_of_sampling_runs():
     used = "\nprint(trail._pipeline._settings.sampling == sampling, len(sampling.thresholds), trail.stats.errors)"
-    assert run(EXAMPLES[3] + used) == "True 3 0\n"
+    assert run(EXAMPLES[4] + used) == "True 3 0\n"
 
 
 def test_the_example_of_settings_runs():
-    (example,) = EXAMPLES[5:]
+    (example,) = EXAMPLES[6:]
     used = "\nprint(endpoint.url, endpoint.compression.value, trail._pipeline._settings.max_queue_bytes >> 20)"
     assert run(example.replace("Bearer …", "Bearer x") + used) == "https://collector:4318/v1/traces gzip 64\n"
 

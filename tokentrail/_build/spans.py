@@ -190,6 +190,9 @@ def announcement_tail(started: RequestStart) -> bytes:
         tail += fresh_attribute(semconv.RESPONSE_ID, started.request_id)
     if started.input_tokens is not None:
         tail += attribute(semconv.INPUT_TOKENS, started.input_tokens)
+    if started.attributes:
+        given = started.attributes.items()
+        tail += attributes_bytes({k: v for k, v in given if str(k).startswith(semconv.LABEL_PREFIX)})
     return tail
 
 

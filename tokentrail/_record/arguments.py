@@ -4,9 +4,11 @@ reported as misuse and left out.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from functools import lru_cache
+from numbers import Integral, Real
 from typing import Any, Final
 
 from opentelemetry.trace import SpanContext, SpanKind, TraceState
@@ -28,9 +30,12 @@ IDENTITY: Final = (
 AttributeValue = str | int | float | bool | Sequence[str]
 Carrier = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str | bytes, str | bytes]]
 """HTTP headers: a mapping, or pairs of text or bytes as ASGI gives them."""
+Labels = Mapping[str, str | int | float | bool | None]
+"""Labels by name; None: not given."""
 Misuse = Callable[[str, object], None]
 """Reports a mistake (a short constant text) and the value."""
 
+_LARGEST: Final = 1 << 63
 MAX_TOKENS: Final = 1 << 16
 """Tokens that one request can get at once; a larger count is a mistake of the caller."""
 
@@ -199,6 +204,51 @@ def mapping(value: Mapping[str, Any] | None, misuse: Misuse) -> dict[str, Any]:
     except Exception:
         misuse("attributes that are no mapping", value)
         return {}
+
+
+def with_labels(attributes: dict[str, Any], given: Labels | None, misuse: Misuse) -> dict[str, Any]:
+    """The attributes, and behind them the labels as attributes. A label is left out whose name or value cannot be used,
+    and those after the first 16; a long value is cut.
+
+    {"tier": "gold", "n": 3, "region": None} adds {"tokentrail.label.tier": "gold", "tokentrail.label.n": "3"}
+    """
+    told: dict[str, str] = {}
+    for name, value in mapping(given, misuse).items():
+        if value is None:
+            continue
+        key, told_value = _label_key(name) if isinstance(name, str) else "", _label_text(value)
+        if not key or told_value is None:
+            misuse(f"a label with a name or a {type(value).__name__} that none has", name)
+        elif len(told) == semconv.MOST_LABELS:
+            misuse(f"labels after the first {semconv.MOST_LABELS}", name)
+        elif told_value:
+            if len(told_value) > semconv.LONGEST_LABEL:
+                misuse(f"a label of more than {semconv.LONGEST_LABEL} characters", name)
+                told_value = _cut(told_value)
+            told[key] = told_value
+    return attributes | told
+
+
+@lru_cache(maxsize=1024)
+def _label_key(name: str) -> str:
+    return semconv.LABEL_PREFIX + name if semconv.LABEL_NAME.fullmatch(name) else ""
+
+
+def _label_text(value: object) -> str | None:
+    """The text of a label; None for a value that is no text, number or truth."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, Integral):
+        return str(int(value)) if abs(int(value)) < _LARGEST else None
+    return repr(float(value)) if isinstance(value, Real) else None
+
+
+def _cut(told_value: str) -> str:
+    """As the collector would cut it: two long values that begin alike stay two."""
+    digits = hashlib.sha256(told_value.encode()).hexdigest()[:16]
+    return f"{told_value[: semconv.LONGEST_LABEL - 17]}…{digits}"
 
 
 def headers(carrier: Carrier | None, misuse: Misuse) -> dict[str, str]:

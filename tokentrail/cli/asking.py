@@ -68,6 +68,10 @@ Variants = Annotated[
     list[str] | None, typer.Option("--variant", help="Only requests of this variant; may be repeated.")
 ]
 Vantages = Annotated[list[str] | None, typer.Option("--vantage", help="Only requests measured there: server, client.")]
+Labelled = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="NAME=VALUE", help="Only requests with this label: region=eu. May be repeated."),
+]
 StatusName = Annotated[
     str | None,
     typer.Option("--status", help="Only requests of this status: ok, error, cancelled, unknown, in_flight, lost."),
@@ -102,6 +106,7 @@ def requests(
     tenant: Tenants = None,
     engine: Engines = None,
     slo_class: Classes = None,
+    label: Labelled = None,
     status: StatusName = None,
     slo: SloName = None,
     verdict: VerdictName = None,
@@ -119,7 +124,7 @@ def requests(
     """List requests, the newest or the slowest first: the thresholds missed, and what took most of the time."""
     from tokentrail.cli import requests as requests_
 
-    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, status=status)
+    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, status=status)
     filters |= _filters(slo=slo, verdict=verdict, cause=cause, variant=variant, vantage=vantage)
     filters |= _filters(service=service, instance=instance, missed=missed)
     answer = _ask(api, lambda client: client.get("requests", start=start, end=end, sort=sort, limit=limit, **filters))
@@ -191,6 +196,7 @@ def explain(
     tenant: Tenants = None,
     engine: Engines = None,
     slo_class: Classes = None,
+    label: Labelled = None,
     as_json: AsJson = False,
 ) -> None:
     """Say where the time of slow requests went, or that of one request."""
@@ -204,7 +210,7 @@ def explain(
             explain_.show_one(console(), detail)
         return
     filters = _filters(slo=slo, metric=metric, quantile=quantile, without=without, replay=replay or None)
-    filters |= _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class)
+    filters |= _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label)
     answer = _ask(api, lambda client: client.get("explain", start=start, end=end, **filters))
     if as_json:
         print_json(answer)
@@ -222,13 +228,14 @@ def tail(
     tenant: Tenants = None,
     engine: Engines = None,
     slo_class: Classes = None,
+    label: Labelled = None,
     status: StatusName = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the newest requests, a line each, the newest last."""
     from tokentrail.cli import requests as requests_
 
-    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, status=status)
+    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, status=status)
 
     def print_them(client: Api) -> None:
         answer = client.get("requests", start="-1d", limit=limit, **filters)
@@ -267,13 +274,16 @@ def compare(
     tenant: Tenants = None,
     engine: Engines = None,
     slo_class: Classes = None,
+    label: Labelled = None,
     relevant: Annotated[float, typer.Option(help="Differences of up to this share are called the same.")] = 0.1,
     as_json: AsJson = False,
 ) -> None:
     """Compare two sets of requests, like for like, with 95 % intervals."""
     from tokentrail.cli import compare as compare_
 
-    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, at=at, relevant=relevant)
+    filters = _filters(
+        model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, at=at, relevant=relevant
+    )
     filters |= {"span": span} if at else {"start": start, "end": end}
     own = {**compare_.of_side("a", a or []), **compare_.of_side("b", b or [])}
     answer = _ask(api, lambda client: client.get("compare", **filters, **own))
@@ -292,6 +302,7 @@ def differences(
     tenant: Tenants = None,
     engine: Engines = None,
     slo_class: Classes = None,
+    label: Labelled = None,
     slo: SloName = None,
     verdict: Annotated[str | None, typer.Option(help="Select this verdict; without a selection, bad.")] = None,
     status: Annotated[str | None, typer.Option(help="Select what ended so: ok, error, cancelled, unknown.")] = None,
@@ -305,7 +316,9 @@ def differences(
     """Tell what the bad requests, or others that you select, have that the rest has not."""
     from tokentrail.cli import differences as differences_
 
-    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, slo=slo, verdict=verdict)
+    filters = _filters(
+        model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, slo=slo, verdict=verdict
+    )
     filters |= _filters(metric=metric, at_least=at_least, at_most=at_most) | {"start": start, "end": end}
     answer = _ask(api, lambda client: client.get("differences", **filters, **_filters(**{"select.status": status})))
     if as_json:
@@ -324,6 +337,7 @@ def check(
     tenant: Tenants = None,
     engine: Engines = None,
     variant: Annotated[list[str] | None, typer.Option(help="Only requests of this variant; may be repeated.")] = None,
+    label: Labelled = None,
     against_variant: Annotated[str | None, typer.Option(help="Compare with this variant, at the same time.")] = None,
     against_time: Annotated[
         str | None, typer.Option(metavar="START/END", help="Compare with this time: -2d/-1d, or two of RFC 3339.")
@@ -338,7 +352,8 @@ def check(
     """Tell whether a release is good (status 0), worse (1), or not decided or not answered (2)."""
     from tokentrail.cli import check as check_
 
-    filters = _filters(slo=slo, model=model, tenant=tenant, engine=engine, variant=variant, objective=objective)
+    filters = _filters(slo=slo, model=model, tenant=tenant, engine=engine, variant=variant, label=label)
+    filters |= _filters(objective=objective)
     filters |= {"relevant": relevant, "quantile": quantile}
     if against_variant:
         filters["against.variant"] = against_variant

@@ -24,6 +24,10 @@ def proxy(
         str, typer.Option(help="Header with the tenant. Of a header with a key, a hash is kept.")
     ] = "x-tokentrail-tenant",
     class_header: Annotated[str, typer.Option(help="Header with the SLO class.")] = "x-tokentrail-slo-class",
+    label_header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=HEADER", help="Header with a label's value: region=x-region. May be repeated."),
+    ] = None,
     tenant_salt: Annotated[
         str, typer.Option(envvar="TOKENTRAIL_TENANT_SALT", help="Secret that goes into the hashes of keys.")
     ] = "",
@@ -56,6 +60,7 @@ def proxy(
             vantage=vantage,
             tenant_header=tenant_header,
             class_header=class_header,
+            label_headers={name: header for name, _, header in (one.partition("=") for one in label_header or [])},
             tenant_salt=tenant_salt,
             ask_usage=ask_usage,
             max_requests=max_requests,

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from tokentrail.cli.output import fail, note
 from tokentrail.shared.formatting import data_until, without_user
 
@@ -28,8 +30,16 @@ def of_our_version() -> Iterator[None]:
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """The options that were given, as parameters."""
-    return {name: value for name, value in options.items() if value is not None}
+    """The options that were given, as parameters; those of `label` are NAME=VALUE. Raises typer.BadParameter."""
+    labels = options.pop("label", None) or []
+    parameters = {name: value for name, value in options.items() if value is not None}
+    for text in labels:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            msg = f"--label: NAME=VALUE, such as region=eu, not {text!r}"
+            raise typer.BadParameter(msg)
+        parameters.setdefault(f"label.{name}", []).append(value)
+    return parameters
 
 
 def tell_end(answer: Mapping[str, Any]) -> None:

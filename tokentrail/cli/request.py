@@ -76,6 +76,7 @@ def _head(row: Mapping[str, Any]) -> list[str]:
         f"class {row['slo_class'] or UNDEFINED} · cached {count(row['cached_tokens'])} · "
         f"preemptions {count(row['preemptions'])}",
         f"trace {row['trace_id']} span {row['span_id']}" + (f" id {row['request_id']}" if row["request_id"] else ""),
+        *([" · ".join(f"{name} {value}" for name, value in row["labels"].items())] if row["labels"] else []),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from opentelemetry.trace import NonRecordingSpan, SpanKind, use_span
 
 from tokentrail._host.guard import Throttle, logger
-from tokentrail._record.arguments import AttributeValue, Carrier
+from tokentrail._record.arguments import AttributeValue, Carrier, Labels
 from tokentrail.clients.answer import type_of_error
 from tokentrail.clients.fields import of
 from tokentrail.clients.recording import Recording
@@ -43,6 +43,7 @@ def observe(
     provider: str = "",
     tenant: str = "",
     slo_class: str = "",
+    labels: Labels | None = None,
     choices: int = 1,
     carrier: Carrier | None = None,
     attributes: Mapping[str, AttributeValue] | None = None,
@@ -68,6 +69,7 @@ def observe(
         provider=provider or _provider(source),
         tenant=tenant,
         slo_class=slo_class,
+        labels=labels,
         carrier=carrier,
         attributes=attributes,
         arrival_ns=arrival_ns,

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any, Final
 
 from tokentrail import Phase, RequestTrail, Status, Trail, now_ns, semconv
-from tokentrail._record.arguments import AttributeValue, Carrier
+from tokentrail._record.arguments import AttributeValue, Carrier, Labels
 from tokentrail._record.recipient import Recipient
 
 logger = logging.getLogger(__name__)
@@ -77,6 +77,18 @@ class _Step:
     ended: list[tuple[str, _Answer, dict[str, Any]]] = field(default_factory=list)
     preempted: int = 0
     scheduled_ns: int = 0
+
+
+_FORMATS: Final = {
+    "json": "json_schema", "json_schema": "json_schema", "json_object": "json_object", "regex": "regex",
+    "choice": "choice", "grammar": "grammar", "ebnf": "grammar", "structural_tag": "structural_tag",
+}  # fmt: skip
+"""Fields of the parameters of vLLM and SGLang that bind an answer to a format, and what OpenAI and vLLM call it."""
+
+
+def response_format(params: Any) -> str | None:
+    """The format that an answer must have, of an engine's parameters; None: any."""
+    return next((word for field, word in _FORMATS.items() if getattr(params, field, None)), None)
 
 
 class EngineRecorder:
@@ -154,6 +166,7 @@ class EngineRecorder:
         model: str = "",
         carrier: Carrier | None = None,
         attributes: Mapping[str, AttributeValue] | None = None,
+        labels: Labels | None = None,
         choices: int = 1,
         index: int = 0,
         parent: str = "",
@@ -186,6 +199,7 @@ class EngineRecorder:
             provider=self._name,
             tenant=seen.tenant if seen else "",
             slo_class=seen.slo_class if seen else "",
+            labels={"n": choices if choices > 1 else None, **(labels or {})},
             attributes=attributes if choices == 1 else {**(attributes or {}), semconv.CHOICE_COUNT: choices},
         )
         request = _Request(trail, choices)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tokentrail import Phase, Status, now_ns, semconv
 from tokentrail.integrations.process import engine_trail, wanted
-from tokentrail.integrations.recorder import EngineRecorder, activate
+from tokentrail.integrations.recorder import EngineRecorder, activate, response_format
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +136,13 @@ class Hooks:
                 semconv.REQUEST_TEMPERATURE: params.temperature,
                 semconv.REQUEST_TOP_P: params.top_p,
                 semconv.REQUEST_STREAM: bool(req.stream),
+            },
+            labels={
+                "adapter": getattr(req, "lora_id", None) or getattr(req, "lora_path", None),
+                "n": n if (n := getattr(params, "n", 1) or 1) > 1 else None,
+                "priority": getattr(req, "priority", None) or None,
+                "logprobs": bool(getattr(req, "return_logprob", False)) or None,
+                "response_format": response_format(params),
             },
         )
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from tokentrail import Phase, RequestTrail, Status, Trail, now_ns
-from tokentrail._record.arguments import AttributeValue, Carrier
+from tokentrail._record.arguments import AttributeValue, Carrier, Labels
 from tokentrail.integrations.process import engine_trail
 from tokentrail.integrations.recorder import EngineRecorder
 
@@ -48,6 +48,7 @@ class RequestStreamer:
         carrier: Carrier | None = None,
         tenant: str = "",
         slo_class: str = "",
+        labels: Labels | None = None,
         attributes: Mapping[str, AttributeValue] | None = None,
         inner: Any = None,
     ) -> None:
@@ -61,6 +62,7 @@ class RequestStreamer:
             provider="transformers",
             tenant=tenant,
             slo_class=slo_class,
+            labels=labels,
             attributes=attributes,
         )
 

@@ -22,7 +22,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from tokentrail import Status, Trail, now_ns, semconv
 from tokentrail.integrations.process import engine_trail, process_start_ns, siblings_name, wanted
-from tokentrail.integrations.recorder import EngineRecorder, activate
+from tokentrail.integrations.recorder import EngineRecorder, activate, response_format
 from tokentrail.integrations.vllm_signatures import EVENTS, missing_in
 from tokentrail.semconv import Limit
 
@@ -225,6 +225,11 @@ class Hooks:
             input_tokens=None if ids is None else len(ids),
             carrier=_trace_headers.get(),
             attributes=_asked(params),
+            labels={
+                "adapter": None if lora is None else lora.lora_name,
+                "priority": getattr(request, "priority", 0) or None,
+                **_labels(params),
+            },
             choices=1 if parent_req is None else parent_req.n,
             index=request_index,
             parent=family,
@@ -364,6 +369,12 @@ def _asked(params: Any) -> dict[str, Any]:
         semconv.REQUEST_STREAM: getattr(params.output_kind, "name", "") != "FINAL_ONLY",
     }
     return {key: value for key, value in asked.items() if value is not None}
+
+
+def _labels(params: Any) -> dict[str, Any]:
+    """What is special about the sampling. A release before 0.11 has `guided_decoding`."""
+    structured = getattr(params, "structured_outputs", None) or getattr(params, "guided_decoding", None)
+    return {"logprobs": getattr(params, "logprobs", None), "response_format": response_format(structured)}
 
 
 def _limits(vllm_config: Any) -> dict[Limit, Any]:

@@ -34,6 +34,7 @@ _NUMBERS: Final = {
     "top_p": semconv.REQUEST_TOP_P,
     "top_k": semconv.REQUEST_TOP_K,
 }
+_LARGEST: Final = 1 << 63
 _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 
@@ -45,6 +46,7 @@ class Asked:
     model: str = ""
     several: bool = False
     attributes: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, Any] = field(default_factory=dict)
     unread: str = ""
 
 
@@ -77,6 +79,7 @@ def read(api: Api, body: bytes, *, ask_usage: bool) -> Asked:
     choices = count(said.get("n")) or 1
     if choices > 1:
         asked.attributes[semconv.CHOICE_COUNT] = choices
+    asked.labels = _labels(said, choices)
     asked.several = choices * _prompts(said.get("prompt")) > 1
     options = said.get("stream_options")
     asks = ask_usage and api.asks_usage and streams and isinstance(options, dict | None)
@@ -84,6 +87,28 @@ def read(api: Api, body: bytes, *, ask_usage: bool) -> Asked:
         said["stream_options"] = {**(options or {}), "include_usage": True}
         asked.body = json.dumps(said, separators=(",", ":")).encode()
     return asked
+
+
+def _labels(said: dict[str, Any], choices: int) -> dict[str, Any]:
+    """What is special about a request: several answers, log-probabilities, tools, a format, a priority."""
+    wanted = said.get("response_format") or _member(said.get("text"), "format")  # of Chat Completions, of Responses
+    form = text(_member(wanted, "type"))
+    return {
+        "n": choices if choices > 1 else None,
+        "logprobs": _plain(said.get("logprobs")),
+        "tools": bool(said.get("tools")) or None,
+        "response_format": None if form == "text" else form,
+        "priority": _plain(said.get("priority")),
+    }
+
+
+def _member(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _plain(value: Any) -> Any:
+    """A number that fits a label, or true; None for anything else."""
+    return value if isinstance(value, int | float) and value is not False and abs(value) < _LARGEST else None
 
 
 def _prompts(prompt: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -142,10 +143,15 @@ class Relay:
             arrival_ns=arrival_ns,
             tenant=label(headers, settings.tenant_header, settings.tenant_salt),
             slo_class=label(headers, settings.class_header, settings.tenant_salt),
+            labels={**asked.labels, **self._labels(headers)},
             attributes={**asked.attributes, semconv.SERVER_ADDRESS: settings.upstream_host},
             kind=SpanKind.CLIENT if settings.vantage == "client" else SpanKind.SERVER,
         )
         return Recording(trail, several=asked.several, together=True)
+
+    def _labels(self, headers: Mapping[str, str]) -> dict[str, str]:
+        named = self._settings.label_headers
+        return {name: label(headers, header, self._settings.tenant_salt) for name, header in named.items()}
 
     async def _exchange(
         self,

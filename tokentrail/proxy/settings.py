@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 from urllib.parse import urlsplit
+
+from tokentrail.semconv import LABEL_NAME, MOST_LABELS
 
 HOSTED: Final = {"api.openai.com": "openai", "api.anthropic.com": "anthropic"}
 """Engine names of hosted servers. Others are called by their host, unless `--engine` names them."""
@@ -30,6 +33,8 @@ class ProxySettings:
     vantage: str = "server"
     tenant_header: str = "x-tokentrail-tenant"
     class_header: str = "x-tokentrail-slo-class"
+    label_headers: Mapping[str, str] = field(default_factory=dict)
+    """The header of each label."""
     tenant_salt: str = ""
     ask_usage: bool = False
     max_requests: int = 1024
@@ -59,6 +64,11 @@ class ProxySettings:
         for name in ("tenant_header", "class_header"):
             if not re.fullmatch(_HEADER, getattr(self, name)):
                 raise WrongSetting(f"--{name.replace('_', '-')}: the name of a header such as x-team")
+        for name, header in self.label_headers.items():
+            if not (LABEL_NAME.fullmatch(name) and re.fullmatch(_HEADER, header)):
+                raise WrongSetting("--label-header: NAME=HEADER, such as region=x-region")
+        if len(self.label_headers) > MOST_LABELS:
+            raise WrongSetting(f"--label-header: at most {MOST_LABELS}")
         address(self.listen, "--listen")
         address(self.admin, "--admin")
 

@@ -2,7 +2,7 @@
 -- no rows without: open_requests
 SELECT
     lower(hex(trace_id)) AS trace_id_hex, lower(hex(span_id)) AS span_id_hex, request_id, engine, service, instance, process_tenant,
-    variant, vantage, operation, model, tenant, slo_class, toUnixTimestamp64Nano(start) AS began_ns,
+    variant, vantage, operation, model, tenant, slo_class, labels, toUnixTimestamp64Nano(start) AS began_ns,
     toUnixTimestamp64Nano(seen) AS seen_ns, toUnixTimestamp64Nano(heard) AS heard_ns, input_tokens, output_tokens, ttft_ns, last_token_ns, gap_ns, false AS unmeasured
 FROM
 (

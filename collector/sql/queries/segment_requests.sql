@@ -13,6 +13,7 @@ SELECT
     sum(weight * input_tokens) AS tokens_in,
     sum(weight * output_tokens) AS tokens_out,
     sum(weight * cached_tokens) AS tokens_cached,
+    sum(least(toUInt64OrZero(labels['_cut']), 1024)) AS labels_cut,
     sum(weight * ttft_ns) AS ttft_sum, sum(weight * tpot_ns) AS tpot_sum, sum(weight * e2e_ns) AS e2e_sum,
     $phases AS phases,
     argMax((trace_id, ttft_ns, tpot_ns, e2e_ns), end) AS latest,

@@ -188,6 +188,7 @@ CREATE TABLE IF NOT EXISTS open_requests
     model             LowCardinality(String),
     tenant            LowCardinality(String),
     slo_class         LowCardinality(String),
+    labels            Map(LowCardinality(String), LowCardinality(String)) CODEC(ZSTD),
     input_tokens      Nullable(UInt32),
     output_tokens     Nullable(UInt32),
     ttft_ns           Nullable(UInt64),

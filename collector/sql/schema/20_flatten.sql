@@ -99,11 +99,7 @@ CREATE OR REPLACE MATERIALIZED VIEW route_unclaimed TO unclaimed_spans AS SELECT
 
 CREATE OR REPLACE MATERIALIZED VIEW keep_unclaimed TO spans AS
 WITH
-    (v -> multiIf(
-        v.value = 'int_value', toString(v.int_value),
-        v.value = 'double_value', toString(v.double_value),
-        v.value = 'bool_value', if(v.bool_value, 'true', 'false'),
-        v.string_value)) AS as_text,
+    (v -> $value_as_text) AS as_text,
     arrayFilter(attribute -> NOT match(attribute.key, '$content_keys'), unclaimed_spans.attributes) AS kept
 SELECT
     start, duration_ns, trace_id, span_id, parent_span_id, service, instance, scope, name, kind, status_code, status_message,

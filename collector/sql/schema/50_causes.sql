@@ -17,6 +17,7 @@ CREATE TABLE IF NOT EXISTS causes
     model             LowCardinality(String)  CODEC(ZSTD),
     tenant            LowCardinality(String)  CODEC(ZSTD),
     slo_class         LowCardinality(String)  CODEC(ZSTD),
+    labels            Map(LowCardinality(String), LowCardinality(String)) CODEC(ZSTD),
     status            LowCardinality(String)  CODEC(ZSTD),
     error_type        LowCardinality(String)  CODEC(ZSTD),
     output_tokens     Nullable(UInt32)        CODEC(T64, ZSTD),

@@ -20,7 +20,7 @@ from tokentrail.testing import ManualClock
 
 TRACE = f"{0xACE:032x}"
 THEIR_TRACE = f"{0xB0B:032x}"
-ASKED = ("", "tenant=globex", "model=globex-model", "start=-30d")
+ASKED = ("", "tenant=globex", "model=globex-model", "start=-30d", "label.team=globex-team&not.label.team=acme")
 METRICS = (
     "ttft",
     "tpot",
@@ -38,7 +38,7 @@ PROCESS_METRICS = ("kv_evictions", "preemptions", "kv_usage", "running", "waitin
 
 ANSWERED = {
     "/api/v1/overview": [*ASKED, "slo=all"],
-    "/api/v1/summary": ASKED,
+    "/api/v1/summary": [*ASKED, "group_by=label.team"],
     "/api/v1/goodput": [f"ttft=1s&surface=1&{asked}" for asked in ASKED],
     "/api/v1/explain": [*ASKED, "slo=ours", "metric=e2e&quantile=0", "ttft=1ms&without=wait_kv,stall"],
     "/api/v1/compare": ["a.start=-1h&a.end=-3s&b.start=-3s", "a.model=acme-model&b.model="],
@@ -137,7 +137,7 @@ def add_traffic(rows, tenant, trace):
     """Ended, failed and open requests with tokens and phases, and the events of the process that served them."""
     own = {
         "tenant": tenant, "model": f"{tenant}-model", "service": f"{tenant}-service", "instance": f"{tenant}-instance",
-        "variant": f"{tenant}-variant",
+        "variant": f"{tenant}-variant", "labels": {"team": f"{tenant}-team", f"only.{tenant}": "x"},
     }  # fmt: skip
     process = {name: own[name] for name in ("service", "instance", "variant")}
     engine = {"engine": f"{tenant}-server"}

@@ -25,6 +25,7 @@ from tokentrail.cli.backup import verify
 def request_body(trace, end_ns):
     """A request of three tokens in 3 ms with a phase, ended at a time. Requests do not overlap."""
     attributes = {semconv.OPERATION_NAME: "chat", "gen_ai.request.model": "m", "gen_ai.usage.output_tokens": 3}
+    attributes[f"{semconv.LABEL_PREFIX}region"] = "eu"
     request = Request()
     start = end_ns - 3 * MS
     request.span("chat m", trace=trace, span=1, start=start, ns=3 * MS, kind=2, attributes=attributes)
@@ -130,6 +131,7 @@ def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
     second = Collector(tmp_path / "again", "--slos", str(tmp_path / "again" / "settings" / "slos.yaml")).start()
     assert answers(second, end_ns) == expected
     assert expected["summary"]["requests"]["total"] == len(before)
+    assert expected["labels"]["labels"]["label.region"] == [{"value": "eu", "requests": len(before)}]
     assert len(expected) >= 8
     assert second.post(request_body(10**6, time.time_ns())).status_code == 200
     second.wait_until(lambda: second.get(f"/api/v1/requests/{10**6:032x}").status_code == 200)

@@ -38,11 +38,18 @@ def test_every_request_is_explained_once_and_its_parts_add_up_to_its_latencies(
 
 def test_what_answers_filter_by_is_that_of_the_request(traffic, explainer, rows):
     names = (
-        "engine, variant, vantage, operation, model, tenant, slo_class, status, error_type, output_tokens, weight,"
-        " ingested_at"
+        "engine, variant, vantage, operation, model, tenant, slo_class, labels, status, error_type, output_tokens,"
+        " weight, ingested_at"
     )
     traffic(
-        tenant="acme", model="llama", slo_class="chat", status="error", error_type="oom", weight=3.0, operation="chat"
+        tenant="acme",
+        model="llama",
+        slo_class="chat",
+        status="error",
+        error_type="oom",
+        weight=3.0,
+        operation="chat",
+        labels={"region": "eu", "tier": "gold"},
     )
     explainer.run_once()
     asked, found = (

@@ -46,3 +46,12 @@ def test_readiness_and_health(api, ingest_status):
     ingest_status.set_not_ready("store", "the disk is full")
     assert api.client.get("/readyz").status_code == 503
     assert api.client.get("/readyz").json()["reason"] == "the disk is full"
+
+
+def test_labels_that_were_cut_or_left_out_are_counted(scrape, arrive):
+    name = ("tokentrail_collector_labels_cut_total",)
+    assert scrape()[name] == 0
+    arrive(*({"labels": labels} for labels in ({"a": "x", "_cut": "3"}, {}, {"_cut": "no"}, {"_cut": "2"})))
+    assert scrape()[name] == 5
+    arrive({"labels": {"_cut": str(10**9)}})
+    assert scrape()[name] == 5 + 1024  # a sender may say so itself

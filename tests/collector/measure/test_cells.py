@@ -137,6 +137,9 @@ def test_rules_give_labels_to_requests_that_carry_none(evaluate, rows, api):
     found = evaluate([{"select": select} for select in selects], labels=rules)
     totals = [(slo.requests.total, slo.requests.in_flight_violations) for slo in found.values()]
     assert totals == [(1, 0), (1, 1), (1, 0), (2, 1)]
+    rules = [{"when": {"model": ["coder"]}, "slo_class": "completion"}, {"when": {"model": ["m"]}, "tenant": "acme"}]
+    found = evaluate([{"select": selects[1]}, {"select": selects[3]}], labels=rules)
+    assert [slo.requests.total for slo in found.values()] == [1, 3]
 
 
 def test_one_slo_is_a_promise_to_each_tenant(evaluate, rows):

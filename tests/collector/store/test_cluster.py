@@ -109,7 +109,7 @@ def store(cluster):
 
 def request_body(trace):
     request = Request()
-    attributes = {semconv.OPERATION_NAME: "chat", "gen_ai.request.model": "m"}
+    attributes = {semconv.OPERATION_NAME: "chat", "gen_ai.request.model": "m", "tokentrail.label.region": "eu"}
     request.span("chat m", trace=trace, span=1, ns=60 * 10**6, kind=2, attributes=attributes)
     request.span("other", trace=trace, span=2)
     return request.tokens(trace=trace).body()
@@ -153,7 +153,8 @@ def test_two_collectors_store_everything_once_although_the_node_and_one_of_them_
     first.wait_until(lambda: rows() == expected)
     first.wait_until(lambda: first.get("/readyz").status_code == 200)
     window = f"start={T0 // SECOND}&end={T0 // SECOND + 10}"
-    totals = [c.get(f"/api/v1/summary?{window}").json()["requests"]["total"] for c in (first, second)]
+    asked = f"/api/v1/summary?{window}&label.region=eu"
+    totals = [c.get(asked).json()["requests"]["total"] for c in (first, second)]
     assert totals == [25, 25]
     assert [collector.stop() for collector in (first, second)] == [0, 0]
     assert rows() == expected
@@ -166,7 +167,13 @@ def fill(store):
     rows = Rows(store)
     made = []
     for ago in range(1, 30):
-        request = rows.request(ended=NOW - ago * SECOND, tenant="ab"[ago % 2], e2e=SECOND + ago, trace_id=f"{ago:032x}")
+        request = rows.request(
+            ended=NOW - ago * SECOND,
+            tenant="ab"[ago % 2],
+            e2e=SECOND + ago,
+            trace_id=f"{ago:032x}",
+            labels={"region": "cde"[ago % 3]},
+        )
         rows.tokens(request, [300_000, 200_000, 500_000])
         rows.phases(request, [("queued", SECOND // 2), ("decode", SECOND // 2)])
         made.append(request)
@@ -187,6 +194,8 @@ def test_every_endpoint_answers_as_on_one_server(store, rows, clock):
             answer = client.get(f"/api/v1/{path}", params=NEEDED.get(path, {}))
             assert answer.status_code == 200, (path, answer.text)
             asked[path] = answer.json()
+        for name, params in (("summary", {"label.region": "c"}), ("summary", {"group_by": "label.region"})):
+            asked[str(params)] = client.get(f"/api/v1/{name}", params=params).json()
         asked["trail"] = client.get(f"/api/v1/requests/{5:032x}").json()
         assert client.get("/metrics").status_code == 200
         storage = client.get("/api/v1/storage").json()
@@ -196,6 +205,7 @@ def test_every_endpoint_answers_as_on_one_server(store, rows, clock):
         found.append(json.loads(json.dumps(asked), parse_float=lambda text: float(f"{float(text):.12g}")))
     assert {path: answer for path, answer in found[1].items() if answer != found[0][path]} == {}
     assert found[1]["rows"]["tokens"][0] == 87
+    assert len(found[1]["labels"]["labels"]["label.region"]) == 3
 
 
 def test_a_replica_that_is_away_keeps_nothing_from_metrics(store):

@@ -67,15 +67,18 @@ class Reason:
 
 
 class Req:
-    def __init__(self, rid, *, prompt=7, created=0.0, max_new_tokens=9):
+    def __init__(self, rid, *, prompt=7, created=0.0, max_new_tokens=9, params=None, given=None):
         self.rid = rid
         self.origin_input_ids = array("q", [1] * prompt)
         self.output_ids = array("q")
-        self.sampling_params = SimpleNamespace(max_new_tokens=max_new_tokens, temperature=0.5, top_p=1.0)
+        self.sampling_params = SimpleNamespace(
+            max_new_tokens=max_new_tokens, temperature=0.5, top_p=1.0, **params or {}
+        )
         self.stream = True
         self.time_stats = SimpleNamespace(created_time=created, last_forward_entry_time=0.0)
         self.finished_reason = self.finished_len = None
         self.cached_tokens = 2
+        vars(self).update(given or {})
 
     def finished(self):
         return self.finished_reason is not None

@@ -38,7 +38,7 @@ def struct(name, *fields):
 
 REQUEST = (
     "request_id", "prompt_token_ids", "sampling_params", "pooling_params", "arrival_time", "lora_request",
-    "trace_headers", "external_req_id", "resumable",
+    "trace_headers", "external_req_id", "resumable", "priority",
 )  # fmt: skip
 OUTPUT = ("request_id", "new_token_ids", "finish_reason", "stop_reason", "events", "prefill_stats", "cut_to")
 

@@ -262,3 +262,29 @@ def test_it_can_be_turned_off(installed, monkeypatch, said):
     fake = installed()
     module.register()
     assert fake.HookRegistry.hooks == []
+
+
+@pytest.mark.parametrize(
+    ("params", "given", "labels"),
+    [
+        ({}, {}, {}),
+        (
+            {"n": 1, "json_schema": None, "regex": None},
+            {"priority": None, "return_logprob": False, "lora_id": None},
+            {},
+        ),
+        (
+            {"n": 3, "json_schema": "{}"},
+            {"priority": 5, "return_logprob": True, "lora_id": "sql"},
+            {"n": "3", "priority": "5", "logprobs": "true", "adapter": "sql", "response_format": "json_schema"},
+        ),
+        ({"ebnf": "x"}, {"lora_path": "old"}, {"adapter": "old", "response_format": "grammar"}),
+    ],
+)
+def test_what_is_special_about_the_sampling_is_a_label(sglang, params, given, labels):
+    s = sglang
+    s.add(params=params, given=given)
+    s.prefill(10, 4, r_1=(1, Reason(type="stop")))
+    [row] = s.rows()
+    start = semconv.LABEL_PREFIX
+    assert {k.removeprefix(start): v for k, v in row.attributes.items() if k.startswith(start)} == labels

@@ -204,6 +204,7 @@ def test_answers_of_one_request_are_one_row_with_the_id_that_the_client_sees(vll
     v.step(10, *(v.output(key, events=FIRST, finish="LENGTH") for key in keys))
     [row] = v.rows()
     assert (row.attributes[semconv.RESPONSE_ID], row.attributes[semconv.CHOICE_COUNT]) == ("chatcmpl-1", 2)
+    assert labels_of(row) == {"n": "2"}
     assert sorted(s.attributes[semconv.CHOICE_INDEX] for s in v.trails[0].spans(semconv.TOKEN_SPAN)) == [0, 1]
 
 
@@ -391,3 +392,36 @@ def test_vllm_s_own_start_up_spans_are_not_doubled(vllm):
     v.step(10, v.output(v.add(), finish="STOP"))
     assert v.trails[0].spans(semconv.COLD_START_SPAN) == []
     assert len(v.rows()) == 1
+
+
+def labels_of(row):
+    start = semconv.LABEL_PREFIX
+    return {key.removeprefix(start): value for key, value in row.attributes.items() if key.startswith(start)}
+
+
+@pytest.mark.parametrize(
+    ("params", "given", "labels"),
+    [
+        ({}, {}, {}),
+        ({"logprobs": None, "structured_outputs": None}, {"priority": 0}, {}),
+        ({"logprobs": 0}, {"priority": -2}, {"logprobs": "0", "priority": "-2"}),
+        ({"structured_outputs": SimpleNamespace(json={"type": "object"})}, {}, {"response_format": "json_schema"}),
+        ({"structured_outputs": SimpleNamespace(json=None, json_object=True)}, {}, {"response_format": "json_object"}),
+        ({"guided_decoding": SimpleNamespace(json=None, regex="a+")}, {}, {"response_format": "regex"}),
+        ({"structured_outputs": SimpleNamespace(json=None, grammar="x")}, {}, {"response_format": "grammar"}),
+        ({}, {"lora_request": SimpleNamespace(lora_name="sql")}, {"adapter": "sql"}),
+    ],
+)
+def test_what_is_special_about_the_sampling_is_a_label(vllm, params, given, labels):
+    v = vllm()
+    usual = {
+        "max_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 1.0,
+        "top_k": 0,
+        "output_kind": SimpleNamespace(name="DELTA"),
+    }
+    key = v.add(sampling_params=SimpleNamespace(**usual | params), **given)
+    v.step(10, v.output(key, events=FIRST, finish="STOP"))
+    [row] = [span for trail in v.trails for span in trail.spans() if span.name.startswith("chat ")]
+    assert labels_of(row) == labels

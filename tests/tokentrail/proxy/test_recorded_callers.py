@@ -1,5 +1,6 @@
 """The caller of a recorded request: its trace, its tenant, its key; and nothing of what it says."""
 
+import json
 import logging
 from unittest import mock
 
@@ -132,3 +133,37 @@ def test_nothing_of_prompts_or_answers_is_recorded():
     )  # fmt: skip
     assert request_span(trail)
     assert b"SECRET" not in b"".join(trail.transport.bodies)
+
+
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+
+
+@pytest.mark.parametrize(
+    ("said", "labels"),
+    [
+        ({}, {}),
+        ({"n": 1, "logprobs": False, "tools": [], "response_format": {"type": "text"}, "priority": None}, {}),
+        (
+            {"n": 3, "logprobs": True, "tools": [{"type": "function"}], "response_format": SCHEMA, "priority": -1},
+            {"n": "3", "logprobs": "true", "tools": "true", "response_format": "json_schema", "priority": "-1"},
+        ),
+        (
+            {"logprobs": 5, "text": {"format": {"type": "json_object"}}},
+            {"logprobs": "5", "response_format": "json_object"},
+        ),
+        (
+            {"response_format": "json", "text": "x", "priority": 10**400, "logprobs": [1], "tools": "x"},
+            {"tools": "true"},
+        ),
+        ({"response_format": {"type": ["x"]}, "priority": True}, {"priority": "true"}),
+    ],
+)
+def test_what_is_special_about_a_request_is_a_label(said, labels):
+    body = json.dumps({"model": "m", "stream": True, **said}).encode()
+    headers = [("X-Region", "eu"), ("authorization", "Bearer sk-secret")]
+    named = {"region": "x-region", "key": "authorization", "absent": "x-absent"}
+    request, _, _ = recorded(STREAMED, *chunked(DONE), END, body=body, headers=headers, label_headers=named)
+    start = semconv.LABEL_PREFIX
+    found = {key.removeprefix(start): v for key, v in request.attributes.items() if key.startswith(start)}
+    assert found.pop("key").startswith("key-")
+    assert found == labels | {"region": "eu"}

@@ -80,6 +80,7 @@ SELECT
     if(text['gen_ai.request.model'] != '', text['gen_ai.request.model'], text['gen_ai.response.model']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    $labels AS labels,
     multiIf(text['tokentrail.status'] IN ('ok', 'error', 'cancelled'), text['tokentrail.status'], status_code = 2, 'error', 'ok') AS status,
     text['error.type'] AS error_type,
     text['tokentrail.finish_reason'] AS finish_reason,
@@ -137,6 +138,7 @@ SELECT
     text['gen_ai.request.model'] AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    if(ended, map(), $labels) AS labels,                        -- an end needs none: nobody reads it
     counted('gen_ai.usage.input_tokens') AS input_tokens,
     counted('gen_ai.usage.output_tokens') AS output_tokens,
     nanoseconds(reported(first_key), $longest_ns) AS ttft_ns,

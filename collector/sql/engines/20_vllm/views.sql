@@ -33,6 +33,7 @@ SELECT
             startsWith(service, 'unknown_service'), '', service) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    $labels AS labels,
     if(status_code = 2, 'error', 'ok') AS status,
     if(text['error.type'] != '', text['error.type'], $exception_in_status) AS error_type,
     unless_more(input, cached, input) AS input_tokens,
@@ -140,7 +141,7 @@ SELECT * FROM joined_spans WHERE claim = 'vllm_disaggregated.request';
 CREATE OR REPLACE MATERIALIZED VIEW vllm_disaggregated_requests TO vllm_spans AS
 SELECT
     'vllm.request' AS claim,
-    map('tokentrail.tenant', text['process_tenant']) AS resource,
+    mapConcat(map('tokentrail.tenant', text['process_tenant']), mapFilter((key, _) -> startsWith(key, 'tokentrail.label.'), text)) AS resource,
     service, instance, variant, trace_id, span_id, parent_span_id, text, status_code, status_message,
     arrival AS start,
     until_end AS duration_ns,

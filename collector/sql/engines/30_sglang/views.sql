@@ -75,6 +75,7 @@ SELECT
     text['gen_ai.response.model'] AS model,
     tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    $held_labels AS labels,
     multiIf(status_code = 2, 'error', text['finish_reason'] = 'abort', 'cancelled', 'ok') AS status,
     if(text['error.type'] != '', text['error.type'], $exception_in_status) AS error_type,
     text['finish_reason'] AS finish_reason,

@@ -107,6 +107,7 @@ SELECT
     if(text['model'] != '', text['model'], arrayFirst(value -> value != '', arrayMap(event -> event.text['model'], happened))) AS model,
     tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    $held_labels AS labels,
     multiIf(status_code = 2 OR outcome IN ('error', 'failed', 'rejected') OR http_status >= '400', 'error', outcome = 'cancelled', 'cancelled', 'ok') AS status,
     if(status = 'error', if(http_status >= '400', http_status, $exception_in_status), '') AS error_type,
     unless_more(prompt, cached, prompt) AS input_tokens,

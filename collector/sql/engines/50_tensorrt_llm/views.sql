@@ -76,6 +76,7 @@ SELECT
     if(text['gen_ai.response.model'] != '', text['gen_ai.response.model'], if(startsWith(service, 'unknown_service'), '', service)) AS model,
     tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    $held_labels AS labels,
     multiIf(status_code = 2 OR text['finish_reason'] = 'timeout', 'error', text['finish_reason'] = 'cancelled', 'cancelled', 'ok') AS status,
     multiIf(text['error.type'] != '', text['error.type'], status = 'error' AND text['finish_reason'] = 'timeout', 'timeout', $exception_in_status) AS error_type,
     text['finish_reason'] AS finish_reason,

@@ -24,6 +24,7 @@ SELECT
     if(startsWith(service, 'unknown_service'), '', service) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    $labels AS labels,
     if(status_code = 2, 'error', 'ok') AS status,
     $exception_in_status AS error_type,
     n AS output_tokens,

@@ -58,6 +58,7 @@ SELECT
             text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    $labels AS labels,
     multiIf(is_cancelled, 'cancelled', failed, 'error', has_no_end, 'unknown', 'ok') AS status,
     if(is_cancelled, '', text['error.type']) AS error_type,
     reason AS finish_reason,

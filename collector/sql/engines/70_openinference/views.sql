@@ -54,6 +54,7 @@ SELECT
     if(text['llm.model_name'] != '', text['llm.model_name'], cut(JSONExtractString(parameters, 'model'))) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    $labels AS labels,
     multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
     if(is_cancelled, '', exception) AS error_type,
     text['llm.finish_reason'] AS finish_reason,

@@ -48,6 +48,7 @@ SELECT
     text['langfuse.observation.model.name'] AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    $labels AS labels,
     multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
     extract(text['langfuse.observation.status_message'], '^Error code: ([0-9]{3})') AS error_type,
     reason AS finish_reason,

@@ -51,6 +51,7 @@ SELECT
             text['gen_ai.request.model'] != '', text['gen_ai.request.model'], text['ai.model.id']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    $labels AS labels,
     multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
     if(is_cancelled, '', exception) AS error_type,
     reason AS finish_reason,

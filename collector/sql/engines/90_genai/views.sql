@@ -31,6 +31,7 @@ SELECT
     if(text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
+    $labels AS labels,
     -- A stream without a finish reason and output tokens may have ended or not. So may an answer of Chat Completions that Traceloop's
     -- instrumentation of OpenAI's agents tells of.
     multiIf(is_cancelled, 'cancelled', failed, 'error',

@@ -15,6 +15,7 @@ operation         LowCardinality(String),
 model             LowCardinality(String),
 tenant            LowCardinality(String),
 slo_class         LowCardinality(String),
+labels            Map(LowCardinality(String), LowCardinality(String)) CODEC(ZSTD),  -- by name (parts/labels.sql)
 status            LowCardinality(String),                   -- ok | error | cancelled | unknown
 error_type        LowCardinality(String),
 finish_reason     LowCardinality(String),
