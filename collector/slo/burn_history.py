@@ -110,7 +110,11 @@ class Watched:
         return found
 
     def stretches(self) -> list[Stretch]:
-        """The burns that the rule finds."""
+        """The burns that the rule finds.
+
+        The long window remembers a burn for hours, in which a single bad request may fire again: fewer than the rule's
+        least number are no burn of their own.
+        """
         judged, bad = (_sums(one, self._long) for one in (self._minutes.judged, self._minutes.bad))
         over = (self._bad > self._share * self._judged) & (bad > self._share * judged)
         fires = np.flatnonzero(over & (bad >= self._rule.least_bad))
@@ -122,11 +126,14 @@ class Watched:
         for some, of_some in zip(np.split(fires, begins[1:]), np.split(rates, begins[1:]), strict=True):
             last = int(some[-1])
             began = self._began(last)
+            ended = self._ended(began or 0, last)
+            if began is not None and self._minutes.bad[began : ended + 1].sum() < self._rule.least_bad:
+                continue
             found.append(
                 Stretch(
                     rule=self._rule,
                     first=None if began is None else began + self._minutes.first,
-                    last=self._ended(began or 0, last) + self._minutes.first,
+                    last=ended + self._minutes.first,
                     lasts=last == len(self._judged) - 1,
                     peak=float(of_some.max()),
                 )

@@ -3,6 +3,7 @@
 import pytest
 from fastapi.testclient import TestClient
 
+from collector.measure.times import parse_moment
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
 from collector.store import Store
@@ -84,3 +85,13 @@ def test_burns_count_as_if_the_collector_had_been_there(lived):
     burns = [one for one in get("incidents")["incidents"] if one["cause"] == "slo_burn" and one["slo"] == "chat"]
     assert burns
     assert all("100 % of the requests" not in one["detail"] for one in burns)
+
+
+def test_the_burns_of_the_day_are_its_faults_from_their_change_on(lived):
+    day, get = lived
+    found = [one for one in get("incidents")["incidents"] if (one["cause"], one["slo"]) == ("slo_burn", "chat")]
+    began = [parse_moment(one["start"]).ns for one in reversed(found)]
+    faults = [day.at(3, 2), day.at(8, 30), day.at(10, 21), day.at(12, 3)]  # cold start, burst, KV storm, deploy
+    assert [abs(ns - fault) < 120 * SECOND for ns, fault in zip(sorted(began), faults, strict=True)] == [True] * 4
+    assert [one["firing"] for one in found] == [True, False, False, False]
+    assert get("incidents", day.at(8), day.at(9))["incidents"][-1]["requests_affected"] > 100

@@ -67,6 +67,13 @@ def test_bursts(counts, expected):
     assert [(one.first, one.last) for one in found] == expected
 
 
+@pytest.mark.parametrize(("bad", "expected"), [(4, [(100, 107)]), (5, [(100, 107), (112, 112)])])
+def test_a_few_bad_requests_while_the_long_window_remembers_a_burn_are_none_of_their_own(bad, expected):
+    rules = [rule_of("fast", short=1, long=2, threshold=3), rule_of("slow", short=1, long=12, least_bad=5)]
+    counts = [BAD] * 8 + [(1, 0)] * 4 + [(bad, bad)] + [(1, 0)] * 2
+    assert [(one.first, one.last) for one in stretches(minutes_of(counts), rules, HALF)] == expected
+
+
 def test_weights_that_no_float_has_exactly_leave_nothing_over():
     counts = [(0.1, 0.1)] * 30 + [NONE] * 20 + [(0.3, 0)] * 3
     found = stretches(minutes_of(counts), [rule_of(least_bad=1)], HALF)
@@ -131,7 +138,9 @@ def slowly(counts, rule, share):
         places = range(max(0, end - short + 1), end + 2)
         first = min(places, key=lambda p: (sum(excess(c) for c in counts[places[0] : p]), -p))
         places = range(max(first, last - short + 1), last + 1)
-        burns.append((first, max(places, key=lambda p: (sum(excess(c) for c in counts[places[0] : p + 1]), -p))))
+        ended = max(places, key=lambda p: (sum(excess(c) for c in counts[places[0] : p + 1]), -p))
+        if sum(bad for _, bad in counts[first : ended + 1]) >= rule.least_bad:
+            burns.append((first, ended))
     return burns
 
 
