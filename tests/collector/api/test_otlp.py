@@ -12,12 +12,16 @@ from tokentrail.config import Settings
 
 pytestmark = pytest.mark.e2e
 SECOND = 1_000_000_000
+STEADY = """
+  - {name: steady, objective: 0.95, window: 7d, select: {slo_class: [steady]}, thresholds: {tpot: 100ms, gap: 2s}}
+"""
 
 
 @pytest.fixture
 def collector(tmp_path):
-    slos = str(ROOT / "alerts" / "slos.yaml")
-    with Collector(tmp_path / "data", "--slos", slos) as collector:
+    slos = tmp_path / "slos.yaml"
+    slos.write_text((ROOT / "alerts" / "slos.yaml").read_text() + STEADY)
+    with Collector(tmp_path / "data", "--slos", str(slos)) as collector:
         yield collector
 
 
@@ -30,12 +34,12 @@ def trail(collector):
     assert trail.shutdown(20)
 
 
-def counted(collector):
+def counted(collector, name="chat"):
     text = collector.http.get(
         collector.urls["api"] + "/metrics", headers={"accept": "application/openmetrics-text"}
     ).text
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
-    chat = {s.name: s.value for s in samples if s.labels.get("slo") == "chat"}
+    chat = {s.name: s.value for s in samples if s.labels.get("slo") == name}
     kinds = ("slo_requests_total", "slo_good_requests_total", "slo_in_flight_violations")
     return tuple(chat.get(f"tokentrail_{kind}") for kind in kinds)
 
@@ -66,3 +70,19 @@ def test_a_hung_request_burns_the_budget_while_it_hangs(collector, trail):
         "unselected": 0, "in_flight": 0, "in_flight_violations": 0, "lost": 0,
     }  # fmt: skip
     collector.wait_until(lambda: counted(collector) == (2, 1, 0))
+
+
+def test_a_stream_that_stands_still_is_bad_while_it_does_and_stays_so(collector, trail):
+    stream = trail.start_request(operation="chat", model="m", slo_class="steady")
+    stream.tokens([now_ns()] * 20)
+    assert trail.flush(20)
+    collector.wait_until(lambda: counted(collector, "steady") == (0, 0, 0))
+    collector.wait_until(lambda: counted(collector, "steady") == (1, 0, 1))
+    stream.tokens([now_ns()] * 200)
+    stream.end()
+    assert trail.flush(20)
+    collector.wait_until(lambda: counted(collector, "steady") == (1, 0, 0))
+    (row,) = collector.get("/api/v1/requests?missed=gap").json()["requests"]
+    assert row["gap_s"] > 2
+    assert row["tpot_s"] < 0.1
+    assert row["verdict"] == "bad"

@@ -180,6 +180,14 @@ def test_the_first_visible_token_and_the_drafts_of_a_request_are_stored(span_row
     assert found == [(250 * MS, 9, None), (None, None, None)]
 
 
+def test_the_longest_gap_of_a_request_is_stored(span_rows):
+    seconds, index = semconv.LONGEST_GAP, semconv.LONGEST_GAP_INDEX
+    told = [{seconds: 0.25, index: 9}, {seconds: 0, index: 9}, {seconds: 0.7, index: 1}, {seconds: NAN}, {index: 3}]
+    told += [{seconds: 0.25, index: -1}, {seconds: -1.0, index: 2}, {}]
+    found = span_rows(["tokentrail"], told, "gap_ns, gap_index")
+    assert found == [(250 * MS, 9), (0, None), *[(None, None)] * 3, (250 * MS, None), (None, None), (None, None)]
+
+
 def test_how_sure_the_model_was_is_stored(span_rows):
     both = [(7.5, 1.5), (1, 0), (0.9, -0.1), (NAN, float("inf"))]
     told = [{semconv.PERPLEXITY: perplexity, semconv.MEAN_ENTROPY: entropy} for perplexity, entropy in both]

@@ -122,6 +122,21 @@ def test_an_aborted_request_has_the_tokens_that_were_made(engine_store, runs):
     assert sorted(len(tokens(engine_store, row)) for row in aborted) == [3, 5, 7]
 
 
+@pytest.mark.parametrize("run", RUNS)
+def test_the_longest_gap_is_that_of_its_tokens(engine_store, runs, run):
+    _, rows = runs[run]
+    told = 0
+    for row in rows.values():
+        first_us, *waits = tokens(engine_store, row) or [0]
+        if row["status"] != "ok":
+            waits.append(row["e2e_ns"] // 1000 - first_us - sum(waits))
+        if row["gap_ns"] is not None:
+            assert row["gap_ns"] == 1000 * max(waits, default=0)
+            assert row["gap_index"] == (1 + waits.index(max(waits)) if row["gap_ns"] else None)
+            told += len(waits) > 1
+    assert told >= 15
+
+
 def test_phases_partition_every_request_and_are_its_columns(engine_store, runs):
     assert phases_partition(engine_store) == 24 + 25 + 16
     for _, rows in runs.values():

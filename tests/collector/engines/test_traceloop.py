@@ -133,6 +133,36 @@ def streams(module_store):
     return {name: found[token.to_bytes(8, "big")] for name, token in tokens.items()}
 
 
+@pytest.mark.parametrize(
+    ("name", "gap_ms", "index"),
+    [
+        ("a chunk each", 20, 2),
+        ("and one with usage", 20, 2),
+        ("out of order", 20, 2),
+        ("several in a chunk", 20, 2),
+        ("too many chunks", 20, 2),
+        ("128 and usage", 1, 1),
+        ("no events", None, None),
+        ("one was dropped", None, None),
+    ],
+)
+def test_the_longest_gap_is_that_between_chunks(streams, name, gap_ms, index):
+    row = streams[name]
+    assert (row["gap_ns"], row["gap_index"]) == (None if gap_ms is None else gap_ms * MS, index)
+
+
+def test_a_stream_that_was_left_waited_for_its_next_chunk(module_store, edges):
+    of_chunks = {"ok": 0, "cancelled": 0}
+    for row in edges.values():
+        arrived = arrivals_us(module_store, row)
+        if len(arrived) > 1 and row["status"] in of_chunks:
+            until = [*arrived, *([row["e2e_ns"] // 1000] if row["status"] != "ok" else [])]
+            waits = [after - before for before, after in itertools.pairwise(until)]
+            assert (row["gap_ns"], row["gap_index"]) == (1000 * max(waits), 1 + waits.index(max(waits)))
+            of_chunks[row["status"]] += 1
+    assert all(of_chunks.values())
+
+
 @pytest.mark.parametrize("name", CHUNKS_AND_TOKENS)
 def test_chunks_are_tokens_unless_the_span_says_otherwise(module_store, streams, name):
     _, _, ttft_ms, tokens = CHUNKS_AND_TOKENS[name]

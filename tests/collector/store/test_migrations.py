@@ -168,6 +168,12 @@ def test_a_ttft_of_0_in_version_2_was_not_a_number_and_becomes_unknown(forward):
     assert after == {key: (None, None) if key in converted else before[key] for key in before}
 
 
+def test_gaps_of_version_2_are_not_known_although_its_tokens_are(forward):
+    gaps = of_requests(forward.after, "gap_ns", "gap_index")
+    assert {*gaps.values()} == {(None, None)}
+    assert len(gaps) == ROWS_OF_VERSION_2["requests"]
+
+
 def test_a_migrated_store_has_the_tables_and_views_of_a_new_one(store, forward):
     apply_schema(store)
     assert forward.definitions == definitions(store)
