@@ -32,6 +32,8 @@ _BEFORE_NS: Final = 60 * SECOND_NS
 """The engine is empty at the first arrival, so requests of so long before are replayed too."""
 _MOST_PROCESSES: Final = 100
 _OWN: Final = "tokentrail"
+_TOLD: Final = {"ttft", "tpot", "e2e"}
+"""The latencies of a replay."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class Replays:
 
 def read_replays(reader: Reader, population: Window, promise: Promise) -> Replays | str:
     """Read what a replay needs: the newest requests of these, and all that ran beside them. Or why there is none."""
+    if unknown := promise.thresholds.given().keys() - _TOLD:
+        return f"a replay tells no {' and no '.join(sorted(unknown))}, which the thresholds need"
     if reader.tenant:
         return "a key of one tenant does not see the requests that ran beside its own"
     rows = reader.queries.rows(

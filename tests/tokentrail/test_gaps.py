@@ -142,11 +142,20 @@ def test_sampling_keeps_what_stands_still_and_announces_it_by_then(clock):
     trail = MemoryTrail(clock=clock, sampling=Sampling(rate=0.0, thresholds=[Thresholds(gap_s=2)]))
     request = start(trail)
     request.tokens([T0 + 10 * MS])
-    for ms in (500, 1_500, 2_000, 2_100):
+    for ms in (500, 1_500, 2_010, 2_100):
         at(trail, clock, ms)
     assert announced(trail) == [(2_100, 10, 0)]
     request.end(T0 + 2_200 * MS, status=Status.CANCELLED)
     assert gap(trail) == (2_190, 1)
+
+
+@pytest.mark.parametrize(("visible_s", "kept"), [(0.010, 0), (0.011, 1), ("soon", 0)])
+def test_sampling_keeps_what_is_seen_late(visible_s, kept):
+    trail = MemoryTrail(sampling=Sampling(rate=0.0, thresholds=[Thresholds(first_visible_s=0.01)]))
+    request = start(trail)
+    request.tokens([T0 + 5 * MS])
+    request.end(T0 + 50 * MS, attributes={semconv.TIME_TO_FIRST_VISIBLE_TOKEN: visible_s})
+    assert len(trail.spans("chat m")) == kept
 
 
 @pytest.mark.parametrize(

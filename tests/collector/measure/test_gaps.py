@@ -111,6 +111,7 @@ def test_the_slowest_by_a_gap_are_explained(rows, api, metric, value_s):
     assert (top["cause"], top["excess_s"]) == ("stall", pytest.approx(4.0))
     assert (answer["attainment"], top["without"]["attainment"]) == (pytest.approx(20 / 21), 1.0)
     assert top["without"]["low"] == pytest.approx(20 / 21)  # it may have lain anywhere between the tokens
+    assert "no replay: a replay tells no gap" in api("explain", slo="chat", replay="true")["note"]
 
 
 def test_the_deadlines_of_a_request_are_those_of_the_slos_that_select_it(rows, api):
