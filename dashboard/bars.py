@@ -175,7 +175,9 @@ def _worth(group: Json, most: float, palette: Palette) -> str:
         return UNDEFINED
     without, now = group["without"], group["without"]["attainment"] - worth / 100
     bounds = [signed(100 * (without[name] - now)) for name in ("low", "high") if without[name] is not None]
-    between = f" <small>({bounds[0]} to {bounds[1]})</small>" if len(bounds) == 2 else ""
+    between = (
+        f"<br><small>{bounds[0]} to {bounds[1]}</small>" if len(bounds) == 2 and {*bounds} != {signed(worth)} else ""
+    )
     share = max(0.0, worth) / most if most > 0 else 0.0
     return (
         f'<div class="worth" style="width:{share:.0%};{palette.paint(group["group"])}"></div>'

@@ -7,11 +7,11 @@ from urllib.parse import parse_qsl
 
 from collector.answer import Answer
 from collector.measure.changes import Change
-from collector.measure.incident import Incident
+from collector.measure.incident import Incident, TopCause
 from collector.measure.times import clock_text, parse_moment, rfc3339
 from collector.slo.counts import Number
 from collector.slo.severity import Severity
-from tokentrail.shared.formatting import one_line
+from tokentrail.shared.formatting import one_line, percent
 
 Page = Literal["now", "explore", "tail", "engines", "compare", "request", "runbook"]
 _LONGEST_NAME: Final = 80
@@ -35,6 +35,8 @@ class Box(Answer):
     """The cause of an incident, or `change`."""
     title: str
     sentence: str
+    why: str | None
+    """What took most time from the bad requests of a burn; null where it is not known."""
     firing: bool
     severity: Severity | None
     """Null for a change."""
@@ -64,6 +66,13 @@ class BoxOut(Box):
     inside: list[Box]
 
 
+def cause_of(top: TopCause | None) -> str | None:
+    """What took most time from bad requests, as a sentence; None where nothing explains it."""
+    if top is None or top.cause == "unexplained":
+        return None
+    return f"Cause: {top.group} ({percent(top.share)} of what they took beyond good requests)."
+
+
 def named(text: str, longest: int = _LONGEST_NAME) -> str:
     """A name of others in a sentence: on one line, and not longer than so many characters."""
     flat = one_line(text)
@@ -91,6 +100,7 @@ def of_incident(one: Incident, now_ns: int) -> BoxOut:
         kind=one.cause,
         title=one.title,
         sentence=f"{when}. {one.detail}",
+        why=cause_of(one.top_cause),
         firing=one.firing,
         severity=one.severity,
         service=one.service,
@@ -123,6 +133,7 @@ def of_change(one: Change, now_ns: int) -> BoxOut:
         kind="process" if one.dimension == "process" else "change",
         title=_title(one),
         sentence=f"Since {clock_text(at_ns, now_ns)}.{before}",
+        why=None,
         firing=False,
         severity=None,
         service=one.service or None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from collector.measure.box import named
+from collector.measure.box import cause_of, named
 from collector.measure.differences import Difference, Trait, differences
 from collector.measure.explain import Question, explain
 from collector.measure.explanation import Explanation
@@ -101,8 +101,8 @@ def _words(trait: Trait) -> str:
 
 def _why(top: TopCause | None, found: Explanation) -> str | None:
     """The burn's top cause is that beyond good requests. `/explain` compares with all, of which most may be bad."""
-    if top is not None and top.cause != "unexplained":
-        return f"Cause: {top.group} ({percent(top.share)} of what they took beyond good requests)."
+    if told := cause_of(top):
+        return told
     if not found.selected.requests:
         texts = [named(one.text, _LONGEST_TEXT) for one in found.not_ended if one.bad][:_MOST_NAMED]
         return f"None of them has ended. {'; '.join(texts)}." if texts else None

@@ -39,6 +39,11 @@ MOST_JUDGED: Final = 20_000
 _JUDGED: Final = np.dtype([*ROW.descr, ("cell", "<u8")])
 _AT_ALL: Final = 1
 """Levels from this one on name causes (`Level`). A client's report of a request that its server explains names none."""
+MOST_PAST: Final = 6
+"""Burns that are over whose causes are looked for: each reads an hour."""
+_MINUTE_NS: Final = 60 * SECOND_NS
+_BYTES: Final = 1000
+"""Of a remembered answer, about."""
 MOST_BLAMED: Final = 10
 """SLOs, or tenants of one, whose causes are looked for: those that burn fastest."""
 _LEAST_NS: Final = 300 * SECOND_NS
@@ -68,7 +73,10 @@ class Blamed:
 
 
 def with_top_causes(reader: Reader, window: Window, incidents: Sequence[Incident]) -> list[Incident]:
-    """These incidents, those of SLOs with the top cause of their requests while they lasted."""
+    """These incidents, those of SLOs with the top cause of their requests while they lasted.
+
+    Of those that are over, the newest ones; their hour is that before their end.
+    """
     slos = {slo.name: slo for slo in reader.slos}
     burns = {
         place: Burning(
@@ -81,9 +89,25 @@ def with_top_causes(reader: Reader, window: Window, incidents: Sequence[Incident
         if one.slo in slos
     }
     found = [*incidents]
-    for place, blamed in zip(burns, blame(reader, window, [*burns.values()]), strict=True):
+    lasting = {place: one for place, one in burns.items() if incidents[place].end is None}
+    for place, blamed in zip(lasting, blame(reader, window, [*lasting.values()]), strict=True):
         found[place] = found[place].model_copy(update={"top_cause": blamed.top if blamed else None})
+    past = sorted(burns.keys() - lasting.keys(), key=lambda place: -burns[place].until_ns)
+    for place in past[:MOST_PAST]:
+        found[place] = found[place].model_copy(update={"top_cause": _of_past(reader, window, burns[place])})
     return found
+
+
+def _of_past(reader: Reader, window: Window, one: Burning) -> TopCause | None:
+    """The top cause of a burn that is over, remembered for a minute, since its requests may be explained later."""
+
+    def answer() -> TopCause | None:
+        (blamed,) = blame(reader, replace(window, end_ns=one.until_ns), [one])
+        return blamed.top if blamed else None
+
+    asked = ("top cause", one.slo.hash, one.tenant, one.since_ns, one.until_ns, repr(window.filter))
+    minute = {("top cause", "minute"): (reader.now_ns // _MINUTE_NS,)}
+    return reader.queries.remembered(asked, [*minute], answer, lambda _: _BYTES, minute)
 
 
 def burning(reader: Reader, slos: Sequence[SloOut], end_ns: int) -> list[Burning]:

@@ -93,6 +93,7 @@ def draw(
     events: Sequence[Json] = (),
     lines: Sequence[Json] = (),
     selection: Selection | None = None,
+    lanes: int = LANES,
 ) -> dict[str, Any] | None:
     """Draw an answer of `/heatmap`.
 
@@ -113,7 +114,7 @@ def draw(
             "thresholds_s": answer["thresholds_s"],
             "events": list(events),
             "lines": list(lines),
-            "lanes": LANES,
+            "lanes": lanes,
             "zone": getattr(zone, "key", "UTC"),
             "selection": None if selection is None else vars(selection),
             "name": in_words(answer),

@@ -45,11 +45,11 @@ function words(chart) {
 export default function ({ data, setTriggerValue, parentElement: root }) {
   const wrap = root.querySelector('.small'), css = getComputedStyle(wrap), colour = (name, other) => css.getPropertyValue(name).trim() || other;
   const fg = colour('--st-text-color', '#222'), grid = 'rgba(128,136,150,.22)', font = `11px ${colour('--st-font', 'sans-serif')}`;
-  const [t0, t1] = data.span, n = data.times.length, dpr = window.devicePixelRatio || 1, H = data.height, days = t1 - t0 > 86400e3;
+  const [t0, t1] = data.span, n = data.times.length, dpr = window.devicePixelRatio || 1, days = t1 - t0 > 86400e3;
   const zoned = options => { try { return new Intl.DateTimeFormat('en-GB', { timeZone: data.zone, ...options }); } catch { return new Intl.DateTimeFormat('en-GB', { timeZone: 'UTC', ...options }); } };
   const hour = zoned({ hour: '2-digit', minute: '2-digit' }), day = zoned({ day: '2-digit', month: 'short' });
   const full = zoned({ ...(days ? { day: '2-digit', month: 'short' } : {}), hour: '2-digit', minute: '2-digit', ...(data.step < 60e3 ? { second: '2-digit' } : {}) });
-  let cursor = wrap.cursor ?? null, drag = null;
+  let cursor = wrap.cursor ?? null, drag = null, H = data.height;
   wrap.replaceChildren(...data.charts.map(chart => {
     const box = document.createElement('figure'), head = document.createElement('figcaption'), canvas = document.createElement('canvas');
     canvas.setAttribute('role', 'img');
@@ -97,7 +97,7 @@ export default function ({ data, setTriggerValue, parentElement: root }) {
     const chart = data.charts[k], axis = axes[k], canvas = boxes[k].lastChild, w = width(canvas), format = FORMAT[chart.unit];
     const scale = v => chart.log ? Math.log(Math.max(v, axis.low) / axis.low) / Math.log(axis.high / axis.low) : (v - axis.low) / (axis.high - axis.low);
     const y = v => T + (H - T - B) * (1 - Math.min(1, scale(v)));
-    canvas.width = w * dpr; canvas.height = H * dpr;
+    canvas.width = w * dpr; canvas.height = H * dpr; canvas.style.height = `${H}px`;
     const g = canvas.getContext('2d');
     g.scale(dpr, dpr); g.font = font;
     for (const band of data.bands) {
@@ -146,7 +146,7 @@ export default function ({ data, setTriggerValue, parentElement: root }) {
     const p = Object.fromEntries(zoned({ year: 'numeric', month: 'numeric', day: 'numeric', hour: 'numeric', minute: 'numeric', hourCycle: 'h23' }).formatToParts(t).map(q => [q.type, +q.value]));
     return Date.UTC(p.year, p.month - 1, p.day, p.hour, p.minute) - Math.floor(t / 60e3) * 60e3;
   }
-  const all = () => { wrap.cursor = cursor; data.charts.forEach((_, k) => { head(k); draw(k); }); };
+  const all = () => { H = wrap.clientWidth < 480 ? Math.round(data.height * .65) : data.height; wrap.cursor = cursor; data.charts.forEach((_, k) => { head(k); draw(k); }); };
   const move = to => { cursor = to === null ? null : Math.min(n - 1, Math.max(0, to)); all(); };
   function say() {
     const at = cursor, inside = data.bands.filter(b => at !== null && holds(b, at)).map(b => b.text);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -18,9 +19,8 @@ STATES = {
 }  # fmt: skip
 """By state of the verdict: its look, and the word for who sees no colours."""
 KINDS = {
-    "engine_lost": "lost", "engine_hung": "hang", "kv_eviction": "KV storm", "kv_wait": "KV wait",
-    "cold_start": "cold start",
-    "change": "change", "slo_burn": "burn", "process": "new process",
+    "engine_lost": "lost", "engine_hung": "hang", "kv_eviction": "KV storm", "kv_wait": "waits for KV",
+    "cold_start": "cold start", "change": "change", "slo_burn": "burn", "process": "new process",
 }  # fmt: skip
 """Short names of kinds of boxes; of others their own."""
 LOOKS = {"page": "bad", "ticket": "warn", "info": "quiet"}
@@ -28,7 +28,8 @@ LOOKS = {"page": "bad", "ticket": "warn", "info": "quiet"}
 MOST_IN_VIEW = 4
 """Boxes of what fires that are drawn; the others are one click away, since four hundred would be 45,000 pixels."""
 MOST_DRAWN = 30
-MOST_HAPPENED = 12
+MOST_HAPPENED = 9
+_SOON_NS = 900 * 10**9
 
 
 def verdict(answer: Json, view: View, *, is_old: bool) -> None:
@@ -71,14 +72,39 @@ def look(box: Json) -> str:
 def box_of(box: Json, view: View) -> str:
     """One box as HTML; the burns that it explains stand inside."""
     kind = f'<span class="tt-kind">{text(KINDS.get(box["kind"], box["kind"]))}</span>'
-    words = f"{kind}<b>{text(box['title'])}</b> · {text(box['sentence'], 300)}"
+    words = f"{kind}<b>{text(box['title'])}</b> · {text(box['sentence'], 300)} {text(box['why'], 300)}"
     links = "".join(of_answer(link, view) for link in box["links"])
     inside = "".join(
-        f'<div class="in"><b>{text(one["title"])}</b> · {text(one["sentence"], 300)} '
+        f'<div class="in"><b>{text(one["title"])}</b> · {_said(one)} '
         f"{''.join(of_answer(link, view) for link in one['links'][:1])}</div>"
         for one in box["inside"]
     )
     return f'<div class="tt-box {look(box)}">{words} {links}{inside}</div>'
+
+
+def _said(box: Json) -> str:
+    """What a box says below its title; a phone shows why alone."""
+    return f'<span class="tt-more">{text(box["sentence"], 300)}</span> {text(box["why"], 300)}'
+
+
+def folded(boxes: Sequence[Json]) -> list[Json]:
+    """The boxes, without those that another one tells: a new process that had a cold start, and the cold starts of a
+    deployment for which nobody waited. Their burns and names stand with that one."""
+    starts = {box["instance"]: box for box in boxes if box["kind"] == "cold_start"}
+    changes = [box for box in boxes if box["kind"] == "change"]
+    found: dict[int, dict[str, Any]] = {id(box): {**box, "inside": [*box["inside"]], "also": []} for box in boxes}
+    for box in boxes:
+        of: Json | None = None
+        if box["kind"] == "process":
+            of = starts.get(box["instance"])
+        elif box["kind"] == "cold_start" and not box["requests"]:
+            near = (one for one in changes if one["service"] == box["service"])
+            of = next((one for one in near if abs(one["since_ns"] - box["since_ns"]) < _SOON_NS), None)
+        if of is not None and not fires(box):
+            one = found.pop(id(box))
+            found[id(of)]["inside"] += one["inside"]
+            found[id(of)]["also"] += [box["title"]] if box["kind"] == "cold_start" else []
+    return [*found.values()]
 
 
 def happened(boxes: Sequence[Json], view: View) -> None:
@@ -87,7 +113,7 @@ def happened(boxes: Sequence[Json], view: View) -> None:
     if not boxes:
         st.caption("No incident and no change in this range.")
         return
-    ordered = sorted(boxes, key=lambda box: -box["since_ns"])
+    ordered = sorted(folded(boxes), key=lambda box: -box["since_ns"])
     st.html(f'<div class="tt-past">{"".join(_past(box, view) for box in ordered[:MOST_HAPPENED])}</div>')
     if rest := ordered[MOST_HAPPENED:]:
         with st.expander(f"{count(len(rest))} earlier"):
@@ -98,19 +124,20 @@ def _past(box: Json, view: View) -> str:
     since = hour(from_ns(box["since_ns"]), view)
     until = "" if box["until_ns"] is None else f" to {from_ns(box['until_ns']).astimezone(view.zone):%H:%M}"
     when = f"{since}{until if not until.endswith(since[-5:]) else ''}"
-    inside = "".join(f' <span class="tt-more">· {text(one["title"])}</span>' for one in box["inside"])
+    titles = [*(one["title"] for one in box["inside"]), *box["also"]]
+    inside = "".join(f' <span class="tt-more">· {text(title)}</span>' for title in titles)
     links = "".join(of_answer(link, view) for link in box["links"][:2])
     return (
-        f'<span class="when">{when}</span><span class="{look(box)}"><span class="tt-kind">'
-        f"{text(KINDS.get(box['kind'], box['kind']))}</span></span>"
+        f'<span class="when">{when}</span> <span class="{look(box)}"><span class="tt-kind">'
+        f"{text(KINDS.get(box['kind'], box['kind']))}</span></span> "
         f'<span class="what"><b>{text(box["title"])}</b> '
-        f'<span class="tt-more">{text(_rest(box["sentence"]), 240)}</span>{inside} {links}</span>'
+        f'<span class="tt-more">{text(_rest(box["sentence"]), 240)}</span> {text(box["why"])}{inside} {links}</span>'
     )
 
 
 def _rest(sentence: str) -> str:
     """A box's sentence without the times, which stand before it: `264 preemptions took 26238 blocks.`"""
-    return sentence.partition(". ")[2] if sentence.startswith("Since ") else sentence
+    return sentence.partition(". ")[2] if sentence.startswith(("Since ", "From ")) else sentence
 
 
 def quiet(answer: Json, view: View) -> None:

@@ -9,18 +9,22 @@ import streamlit as st
 
 from dashboard import components, filters, palette
 from dashboard.api import Problem, Query, ask, fetch, fetch_kept, fetch_seldom
-from dashboard.components import small
+from dashboard.components import heat, small
 from dashboard.components.small import Band, Board, Chart, Line
 from dashboard.filters import View, selected, written
 from dashboard.links import from_ns
 from dashboard.transform import Json, goodput, on_grid
 from dashboard.views import happened, slos
-from tokentrail.shared.formatting import instant
+from tokentrail.shared.formatting import instant, plain
 
 STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 POINTS = 96
 MOST_HISTORIES = 12
 """SLOs whose history is asked for: each costs the collector 0.1 s of CPU in ten minutes."""
+STRIP_HEIGHT = 170
+STRIP_COLUMNS, STRIP_ROWS = 120, 24
+MOMENTS = ("change", "process")
+"""Kinds of boxes that happen at a moment, and whose end nobody tells."""
 CHARTED = ("requests", "goodput", "attainment", "running", "waiting", "kv_usage")
 
 
@@ -48,6 +52,7 @@ def body(view: View) -> None:
     if found["state"] == "quiet":
         happened.quiet(found, view)
     else:
+        strip(view, found)
         charts(view, found, engines)
     with st.container(key="happened", border=True):
         happened.happened(found["boxes"], view)
@@ -73,6 +78,31 @@ def _histories(found: list[Json], window: Json) -> Mapping[str, Json]:
         if answer:
             answers[slo["name"]] = answer
     return answers
+
+
+def strip(view: View, verdict: Json) -> None:
+    """When and how slow, in short: a heatmap of TTFT. What is brushed becomes the range; Explore has the whole map."""
+    query = ask("heatmap", view.params, metric="ttft", slo=view.slo, columns=STRIP_COLUMNS, rows=STRIP_ROWS)
+    found = fetch(query)
+    if isinstance(found, Problem):
+        components.problem(found)
+        return
+    if not found["edges_s"]:
+        return  # nobody tells a TTFT
+    window = verdict["window"]
+    events = [
+        {"t0": band.start.timestamp(), "t1": band.end.timestamp(), "label": band.text, "colour": band.colour}
+        for band in sorted(bands(verdict["boxes"], window), key=lambda band: band.end - band.start)
+    ]  # short ones get a name first
+    with st.container(key="strip", border=True):
+        title = f"**Time to first token** of {plain(view.slo)}" if view.slo else "**Time to first token**"
+        st.markdown(f"{title} · [Explore]({view.link('explore')})")
+        lines = [heat.percentile_line(found, 0.99, palette.QUANTILES["p99"])]
+        done = heat.draw(found, view.zone, key="now-heat", height=STRIP_HEIGHT, events=events, lines=lines, lanes=2)
+    if done and "zoom" in done:
+        filters.show_range(*done["zoom"])
+    elif done and done.get("t0"):
+        filters.show_range(*(datetime.fromtimestamp(float(done[name]), UTC) for name in ("t0", "t1")))
 
 
 def step_s(window: Json) -> int:
@@ -139,16 +169,17 @@ def bands(boxes: list[Json], window: Json) -> list[Band]:
     """What happened, as bands above the charts: causes and changes, and burns that nothing explains."""
     start, end = instant(window["start"]), instant(window["end"])
     found = []
-    for box in boxes:
+    for box in happened.folded(boxes):
         first = from_ns(box["since_ns"])
-        last = (
-            end if box["until_ns"] is None and box["kind"] != "change" else from_ns(box["until_ns"] or box["since_ns"])
-        )
+        last = from_ns(box["until_ns"]) if box["until_ns"] is not None else first if box["kind"] in MOMENTS else end
         if last >= start and first <= end:
-            name = (
-                box["title"]
-                if box["kind"] in ("change", "slo_burn")
-                else f"{happened.KINDS.get(box['kind'], box['kind'])} {box['instance'] or box['service'] or ''}"
-            )
-            found.append(Band(max(first, start), last, name, palette.CAUSES.get(box["kind"], palette.QUIET)))
+            colour = palette.CAUSES.get(box["kind"], palette.QUIET)
+            found.append(Band(max(first, start), last, _short(box), colour))
     return found
+
+
+def _short(box: Json) -> str:
+    """The name of a band: `KV storm vllm-a`."""
+    if box["kind"] in (*MOMENTS, "slo_burn"):
+        return str(box["title"])
+    return f"{happened.KINDS.get(box['kind'], box['kind'])} {box['instance'] or box['service'] or ''}".strip()

@@ -50,14 +50,14 @@ def row(slo: Json, history: Json | None, view: View) -> str:
     told = text(f"{slo['description']} {thresholds(slo)}", 300)
     objective, left = float(slo["objective"]), slo["budget_left"]
     attained = estimate(percent(slo["attainment"]), slo["errors"] and percent(slo["errors"]["attainment"]))
-    warning = f"<br><small>{text(slo['warning'], 300)}</small>" if slo["warning"] else ""
+    warning = f'<div class="tt-warn">{text(slo["warning"], 300)}</div>' if slo["warning"] else ""
     return (
-        f'<tr><td class="wide" title="{told}"><b>{name}</b> <span class="tt-state {look}">{word}</span><br>'
+        f'<tr><td title="{told}"><b>{name}</b> <span class="tt-state {look}">{word}</span><br>'
         f"<small>{text(thresholds(slo))}</small>{warning}</td>"
         f'<td class="n" data-name="last hour">{percent(last_hour(slo))}</td>'
-        f'<td class="n" data-name="window">{attained} <small>of {percent(objective)} in {window}</small></td>'
+        f'<td class="n">{attained} <small>of {percent(objective)} in {window}</small></td>'
         f'<td class="n" data-name="budget left">{percent(left)} <small>{ends(slo)}</small>{budget(left)}</td>'
-        f'<td class="wide">{cells(history, objective, view) if history else ""}</td>'
+        f"<td>{cells(history, objective, view) if history else ''}</td>"
         f'<td class="wide">{tenants(slo, view)}</td><td class="n" data-name="burn">{burn(slo)}</td></tr>'
     )
 

@@ -28,9 +28,10 @@ def link(page="explore", url=None, **params):
 
 def box(kind="slo_burn", title="SLO burns", *, since="2026-11-21T09:30:00Z", until=None, firing=True, **more):
     known = {
-        "kind": kind, "title": title, "sentence": "Since 09:30 UTC. 5 bad.", "firing": firing, "severity": "page",
-        "service": "s", "instance": "i", "since_ns": at_ns(since), "until_ns": until and at_ns(until), "links": [],
-        "inside": [],
+        "kind": kind, "title": title, "sentence": "Since 09:30 UTC. 5 bad.", "why": None,
+        "firing": firing, "severity": "page",
+        "service": "s", "instance": "i", "requests": 1, "since_ns": at_ns(since), "until_ns": until and at_ns(until),
+        "links": [], "inside": [],
     }  # fmt: skip
     return known | more
 
@@ -78,6 +79,7 @@ def answers(told, **others):
         if path == "verdict":
             return told
         known = {
+            "heatmap": {"edges_s": [], "cells": []},
             "engines": {"engines": [{"engine": "vllm", "tells": []}]},
             "slos": {"slos": []},
             "labels": {"labels": {}},
@@ -101,7 +103,7 @@ def test_the_sentence_is_first_then_who_why_and_what_fires(show):
         without="Without it, 96 %.",
         links=[link(slo="chat", verdict="bad"), link("runbook", url="https://runbooks.example/#a")],
         boxes=[
-            box("engine_hung", "a hangs", inside=[box(title="chat burns")]),
+            box("engine_hung", "a hangs", inside=[box(title="chat burns", why="Cause: stall.")]),
             box("cold_start", "b started", firing=False),
         ],
     )  # fmt: skip
@@ -185,7 +187,15 @@ def test_what_happened_is_told_newest_first_with_past_burns(show):
 def test_names_of_others_are_text(show):
     evil = '"><img src=x onerror=alert(1)><a href="javascript:alert(1)">x</a>\u202e' + "n" * 500
     boxes = [
-        box("engine_hung", evil, instance=evil, sentence=evil, inside=[box(title=evil)], links=[link(service=evil)])
+        box(
+            "engine_hung",
+            evil,
+            instance=evil,
+            sentence=evil,
+            why=evil,
+            inside=[box(title=evil)],
+            links=[link(service=evil)],
+        )
     ]
     bad = slo(evil, description=evil, groups=[{"tenant": evil, "attainment": 0.5}], groups_total=1)
     told = verdict(
@@ -350,14 +360,16 @@ def test_an_incident_becomes_a_band_of_its_time_and_a_burn_inside_another_none()
         ),
         box("engine_hung", "y", inside=[box()]),
         box("change", "v2.4", since="2026-11-21T09:40:00Z", firing=False),
+        box("process", "a new one", since="2026-11-21T09:45:00Z", firing=False, instance="j"),
         box("cold_start", "z", since="2026-11-21T07:00:00Z", until="2026-11-21T07:10:00Z", firing=False),
     ]
     bands = now.bands(boxes, WINDOW)
-    assert [band.text for band in bands] == ["KV storm vllm-a", "hang i", "v2.4"]
+    assert [band.text for band in bands] == ["KV storm vllm-a", "hang i", "v2.4", "a new one"]
     assert [(band.start.minute, band.end.minute, band.end.hour) for band in bands] == [
         (0, 10, 9),
         (30, 0, 10),
         (40, 40, 9),
+        (45, 45, 9),
     ]
 
 
@@ -371,3 +383,20 @@ def test_a_link_of_an_answer_keeps_its_times_and_the_pages_other_filters():
     )
     assert "tenant=acme" in of_answer(link("engines", service="s"), VIEW)
     assert of_answer(link("compare", at="2026-11-21T09:40:00Z", span="1h"), VIEW).count("range") == 0
+
+
+def test_cold_starts_of_a_deployment_and_new_processes_are_told_once():
+    v24 = box("change", "v2.4", since="2026-11-21T09:40:00Z", firing=False, instance=None)
+    started = {"since": "2026-11-21T09:38:00Z", "until": "2026-11-21T09:40:00Z", "firing": False, "requests": 0}
+    of_v24 = box("cold_start", "a started", **started, instance="a")
+    waited = box("cold_start", "b started", **started | {"requests": 3}, instance="b")
+    new = box("process", "new: b", firing=False, instance="b", inside=[box(title="burned", firing=False)])
+    lone = box("process", "new: c", firing=False, instance="c")
+    elsewhere = box("cold_start", "d started", **started, instance="d", service="other")
+    later = box("cold_start", "e started", **started | {"since": "2026-11-21T09:10:00Z"}, instance="e")
+    told = {one["title"]: one for one in happened.folded([v24, of_v24, waited, new, lone, elsewhere, later])}
+    assert [*told] == ["v2.4", "b started", "new: c", "d started", "e started"]
+    assert told["v2.4"]["also"] == ["a started"]
+    assert [one["title"] for one in told["b started"]["inside"]] == ["burned"]
+    firing = box("process", "new: b", instance="b", firing=True)
+    assert len(happened.folded([waited, firing])) == 2, "what fires is never hidden"

@@ -114,6 +114,29 @@ def test_the_time_asked_for_and_the_filters_hold(rows, api):
     assert top_causes(api, end="-9m")["chat", None]["cause"] == "wait_kv"
 
 
+def test_burns_that_are_over_name_what_it_was_then(rows, api, monkeypatch):
+    rows.requests([{"slo_class": "chat", "ended": NOW - s * 30 * SECOND} for s in range(2000)])
+    store(rows, [*chats(60), *slow(STALLS, 90)])
+    for hours_ago, parts in ((9, WAITS), (5, STALLS)):
+        ended = NOW - hours_ago * 3600 * SECOND
+        store(rows, [*chats(30, ended=ended - 600 * SECOND), *slow(parts, 300, ended=ended)])
+
+    def burned():
+        found = api("incidents", start="-12h")["incidents"]
+        over = [(one["start"][11:13], one["top_cause"]) for one in found if one["slo"] and not one["firing"]]
+        return {hour: top and top["cause"] for hour, top in over}
+
+    assert burned() == {"05": "stall", "01": "wait_kv"}
+    boxes = api("verdict", start="-12h")["boxes"]
+    burns = [one for box in boxes for one in (box, *box["inside"]) if one["slo"]]
+    assert {box["since_ns"] // 3_600_000_000_000 % 24: box["why"] for box in burns if not box["firing"]} == {
+        5: "Cause: stall (100 % of what they took beyond good requests).",
+        1: "Cause: waiting for KV (100 % of what they took beyond good requests).",
+    }
+    monkeypatch.setattr(top_cause, "MOST_PAST", 1)
+    assert burned() == {"05": "stall", "01": None}, "the newest"
+
+
 class TestOfEachTenant:
     @pytest.fixture
     def slos_file(self, tmp_path):

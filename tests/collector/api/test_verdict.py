@@ -60,7 +60,7 @@ class TestBroken:
         assert answer["slos"] == api("slos")["slos"]
         assert answer["firing_outside"] == 0
         others = api("verdict", tenant="nobody")
-        assert others["firing_outside"] == api("incidents", tenant="nobody")["firing_outside"] == 1
+        assert others["firing_outside"] == api("incidents", tenant="nobody")["firing_outside"] > 0
         assert [slo["requests"]["total"] for slo in others["slos"]] == [0] * len(others["slos"])
         assert nested(answer) == [("change", ["slo_burn"])]
         (change,) = answer["boxes"]
