@@ -7,17 +7,20 @@ from pydantic import Field
 from collector.api.parameters import WindowQuery
 from collector.api.problems import bad_parameter
 from collector.measure.groups import GroupColumn
+from collector.slo.model import LabelOf
 
 
 class GroupsQuery(WindowQuery):
     """A column, and the number of its values that have an answer of their own."""
 
-    group_by: GroupColumn | None = Field(
-        None, description="also the answer for each value of this column, and for the others together"
+    group_by: GroupColumn | LabelOf | None = Field(
+        None,
+        description="also the answer for each value of this column, or of a label (`label.region`), and for the others "
+        "together",
     )
     top: int = Field(10, ge=1, le=30, description="values that have one, those with the most requests")
 
-    def groups(self) -> tuple[GroupColumn, int] | None:
+    def groups(self) -> tuple[str, int] | None:
         """The column and the number; raises Problem for a number without a column."""
         must_have_column(self, self.group_by)
         return None if self.group_by is None else (self.group_by, self.top)

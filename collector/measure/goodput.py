@@ -9,7 +9,7 @@ from typing import Any
 from collector.answer import Answer
 from collector.measure.answers import Goodput, ThresholdsOut, WindowOut
 from collector.measure.evaluation import Counted, count
-from collector.measure.groups import GroupColumn, Value, groups_of
+from collector.measure.groups import Value, groups_of
 from collector.measure.reader import Reader
 from collector.measure.surface import GRID, Surface, surface
 from collector.measure.window import Window
@@ -68,7 +68,7 @@ def goodput(
     thresholds: Thresholds,
     *,
     with_surface: bool,
-    group_by: tuple[GroupColumn, int] | None = None,
+    group_by: tuple[str, int] | None = None,
 ) -> GoodputAnswer:
     """Goodput and attainment of a window by these thresholds. `vantage`: those that are asked for.
 

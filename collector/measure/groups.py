@@ -16,7 +16,7 @@ from collector.measure.slices import slices
 from collector.measure.window import Window
 from collector.process import Process
 from collector.slo.cells import Cells
-from collector.slo.judge import selected
+from collector.slo.judge import column_of, selected
 from collector.slo.model import Dimension
 from collector.sql.fragment import Fragment, negated
 
@@ -56,7 +56,7 @@ class Groups:
     total: int
 
 
-def groups_of(reader: Reader, window: Window, column: GroupColumn, most: int, *, of_processes: bool = False) -> Groups:
+def groups_of(reader: Reader, window: Window, column: str, most: int, *, of_processes: bool = False) -> Groups:
     """The groups of a window's requests. `of_processes`: of the processes that tell of themselves in it."""
     sizes = _requests(reader, window, column)
     if of_processes:
@@ -68,16 +68,16 @@ def groups_of(reader: Reader, window: Window, column: GroupColumn, most: int, *,
     return Groups(found, len(sizes))
 
 
-def _requests(reader: Reader, window: Window, column: GroupColumn) -> Counter[str | Process]:
+def _requests(reader: Reader, window: Window, column: str) -> Counter[str | Process]:
     """How many requests have each value, of those that ended and those that have not."""
-    key = _KEY if column == "instance" else Fragment(column)
+    key = _KEY if column == "instance" else column_of(column, "group_by")
     parts = slices([window.end_ns, window.start_ns])
     ended = read_ended(reader.queries, window.filter, Cells(()), parts, group=key)
     sizes: Counter[str | Process] = Counter()
     for value, n in zip(ended.group.tolist(), ended.n.tolist(), strict=True):
         sizes[Process(*value.split(_APART, 2)) if column == "instance" else value] += n
     in_flight = open_requests(reader, window)
-    sizes.update(in_flight.processes if column == "instance" else in_flight.columns[column])
+    sizes.update(in_flight.processes if column == "instance" else in_flight.values(column))
     return sizes
 
 
@@ -93,7 +93,7 @@ def _names(value: str | Process | None) -> dict[str, Any]:
     return {"value": value, "service": None, "process_tenant": None}
 
 
-def _having(column: GroupColumn, values: Sequence[str | Process]) -> Fragment:
+def _having(column: str, values: Sequence[str | Process]) -> Fragment:
     if column == "instance":
         return Fragment(_IS_ONE, {"group_processes": [*values]})
     return selected({column: [str(value) for value in values]}, "group")

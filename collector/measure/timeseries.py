@@ -10,7 +10,7 @@ from collector.answer import Answer
 from collector.measure import itl, samples
 from collector.measure.answers import WindowOut
 from collector.measure.evaluation import process_filter
-from collector.measure.groups import GroupColumn, Value, groups_of
+from collector.measure.groups import Value, groups_of
 from collector.measure.hops import without_doubles
 from collector.measure.over_time import ended_by_bucket, judged_by_bucket, late_in_flight
 from collector.measure.reader import Reader
@@ -109,7 +109,7 @@ def timeseries(
     slo: Slo | None,
     *,
     together: Sequence[Metric] = (),
-    group_by: tuple[GroupColumn, int] | None = None,
+    group_by: tuple[str, int] | None = None,
 ) -> GroupedTimeseries:
     """A metric over time. `slo` keeps the requests that it selects, and judges them.
 

@@ -100,6 +100,13 @@ def test_sides_selections_and_groups_by_label(api):
         by_label, by_column = (api("summary", start=start, group_by=column) for column in ("label.arm", "variant"))
         assert rounded(by_label) == rounded(by_column)
         assert {group["value"] for group in by_label["groups"]} == {"a", "b", "it's", ""}
+    for path, needed in (("timeseries", {"metric": "requests", "step": "5m"}), ("goodput", {"ttft": "500ms"})):
+        groups = (api(path, **needed, group_by=column, top=3) for column in ("label.arm", "variant"))
+        by_label, by_column = map(rounded, groups)
+        assert by_label == by_column, path
+        (of_y,) = [g for g in api(path, **needed, group_by="label.a.b-c_d")["groups"] if g["value"] == "y"]
+        alone = api(path, **needed, **{"label.a.b-c_d": "y"})
+        assert of_y.items() >= {name: alone[name] for name in ("points", "requests") if name in alone}.items(), path
     groups = api("summary", group_by="label.a.b-c_d")["groups"]
     assert {group.pop("value"): rounded(group) for group in groups} == {
         value: rounded(api("summary", **{"label.a.b-c_d": value})) for value in ("x", "y", "")
