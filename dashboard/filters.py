@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -26,7 +26,9 @@ NOT = "not."
 """Before the name of a label: requests that have another value."""
 FILTERS = (*LABELS, *(f"{NOT}{label}" for label in LABELS))
 BUCKETS = 90
-_TYPED = re.compile(rf"\s*(not[ .])?\s*({'|'.join(LABELS)})\s*(!?)[=:]\s*(.*\S)\s*")
+_CHOSEN_LABEL = r"label\.[A-Za-z][A-Za-z0-9_.-]*"
+"""A label that the senders of requests chose: docs/collector.md."""
+_TYPED = re.compile(rf"\s*(not[ .])?\s*({'|'.join(LABELS)}|{_CHOSEN_LABEL})\s*(!?)[=:]\s*(.*\S)\s*")
 _CHOSEN = "filters"
 
 Pairs = tuple[tuple[str, str], ...]
@@ -242,11 +244,16 @@ def offered_slos() -> tuple[list[str], bool]:
         return [], False
 
 
+def is_filter(dimension: str) -> bool:
+    """Every page can filter by the label, and it is none of `LABELS`."""
+    return re.fullmatch(_CHOSEN_LABEL, dimension) is not None
+
+
 def offers(labels: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, str]]:
     """Texts of filters to offer, the commonest values of each label first: `model: llama-70b (1 204)`."""
     return {
         f"{label}: {one['value']} ({count(one['requests'])})": (label, one["value"])
-        for label in LABELS
+        for label in (*LABELS, *filter(is_filter, labels))
         for one in labels.get(label, [])
         if one["value"]
     }
@@ -310,11 +317,15 @@ def drop(name: str, value: str) -> None:
 
 
 def _in_url() -> list[tuple[str, str]]:
-    return [(name, value) for name in FILTERS for value in st.query_params.get_all(name)]
+    return [(name, value) for name in _names(st.query_params) for value in st.query_params.get_all(name)]
+
+
+def _names(given: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys([*FILTERS, *(name for name in given if is_filter(name.removeprefix(NOT)))]))
 
 
 def _write(pairs: Sequence[tuple[str, str]]) -> None:
-    for name in FILTERS:
+    for name in _names([*st.query_params, *(name for name, _ in pairs)]):
         values = [value for key, value in pairs if key == name]
         if values != st.query_params.get_all(name):
             st.query_params[name] = values

@@ -66,12 +66,17 @@ PREFERRED = ("variant", "model", "tenant", "engine", "slo_class", "vantage")
 """Labels by which every page filters, the most telling first."""
 
 
+def is_usable(dimension: str) -> bool:
+    """Every page can filter by it."""
+    return dimension in filters.LABELS or filters.is_filter(dimension)
+
+
 def usable(one: Json) -> list[Json]:
     """The conditions by which every page can filter; without any, a value that goes with them: the most telling one.
 
     `also` has it as text: `variant v2.4`.
     """
-    own = [condition for condition in one["conditions"] if condition["dimension"] in filters.LABELS]
+    own = [condition for condition in one["conditions"] if is_usable(condition["dimension"])]
     if own:
         return own
     known = dict(text.split(" ", 1) for text in reversed(one["also"]) if " " in text and " and " not in text)

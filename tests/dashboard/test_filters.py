@@ -46,6 +46,9 @@ def test_a_link_holds_the_minutes_that_are_seen_and_the_filters():
         ("not tenant: acme", ("not.tenant", "acme")),
         ("tenant != acme", ("not.tenant", "acme")),
         ("not.slo_class=chat", ("not.slo_class", "chat")),
+        ("label.app-version: 2.4", ("label.app-version", "2.4")),
+        ("label.region != eu", ("not.label.region", "eu")),
+        ("label.: x", None),
         ("colour: red", None),
         ("tenant:", None),
         ("acme", None),
@@ -58,6 +61,11 @@ def test_a_filter_can_be_typed(text, pair):
 def test_values_are_offered_with_their_counts_and_nothing_for_no_value():
     values = {
         "tenant": [{"value": "acme", "requests": 1204}, {"value": "", "requests": 3}],
+        "label.region": [{"value": "eu", "requests": 7}, {"value": "", "requests": 3}],
+        "label._cut": [{"value": "1", "requests": 7}],
         "instance": [{"value": "host-1", "requests": 1}],
     }
-    assert offers(values) == {"tenant: acme (1\u202f204)": ("tenant", "acme")}
+    assert offers(values) == {
+        "tenant: acme (1\u202f204)": ("tenant", "acme"),
+        "label.region: eu (7)": ("label.region", "eu"),
+    }

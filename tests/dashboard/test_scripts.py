@@ -93,6 +93,18 @@ def test_a_side_that_is_missing_is_asked_for(show):
     assert dict(shown.query_params) == {}
 
 
+def test_a_chosen_label_is_a_filter_of_the_link(show):
+    given = {"label.region": "eu", "not.label.app": "2.4", "label.9": "no label's name"}
+    shown = show("compare", compared, **given)
+    assert len(shown.exception) == 0
+    asked = [params for path, params in show.asked if path == "summary"]
+    assert asked
+    assert all({name: params.get(name) for name in given} == {**given, "label.9": None} for params in asked)
+    shown.button(key="chip-0").click().run()
+    assert "label.region" not in shown.query_params
+    assert shown.query_params["not.label.app"] in ("2.4", ["2.4"])
+
+
 def grouped(total=None, **tpot_s):
     groups = [SUMMARY | {"value": name, "tpot_s": {"p50": s, "p99": s}} for name, s in tpot_s.items()]
     return SUMMARY | {"groups": groups, "groups_total": total or len(groups)}
