@@ -66,7 +66,7 @@ def _attach(manifest: Manifest, work: Path) -> None:
     check_tables(manifest)
     store = Store.open(f"chdb://{(work / 'store').resolve()}")
     try:
-        columns = make_tables(store, manifest.tables)
+        columns = make_tables(store, manifest)
         for name in sorted(manifest.tables, key=lambda name: name != VERSIONS):
             _attach_table(store, name, manifest.tables[name], work / "tables" / name, columns[name])
             if name == VERSIONS:  # first, so that no part of a newer version is read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,8 @@ _COLUMNS: Final = "SELECT name, type FROM system.columns WHERE database = curren
 _HEAD: Final = re.compile(r"columns format version: 1\n\d+ columns:\n")
 _PRINTED: Final = {"default", "toIntervalDay"}
 """Words that ClickHouse writes into a table's statement by itself."""
+_DROPPED: Final = {"requests": {"surface_cell": "UInt16"}}
+"""Columns that older versions had. Migrations change them before one drops them, so the tables need them until then."""
 _MASK: Final = {"_row_exists": "UInt8"}
 """The column of a part in which a lightweight delete has masked rows."""
 
@@ -48,16 +50,19 @@ def check_tables(manifest: Manifest) -> None:
         raise BackupError(msg)
 
 
-def make_tables(store: Store, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Make tables in an empty store; return the type of each column, by table and name.
+def make_tables(store: Store, manifest: Manifest) -> dict[str, dict[str, str]]:
+    """Make an archive's tables in an empty store; return the type of each column, by table and name.
 
-    They get this version's columns, also when the archive is older: the migrations that it lacks run at the next start
-    of a collector, and do nothing to what is there already.
+    They get this version's columns, also when the archive is older, and those of the archive that are dropped since:
+    the migrations that it lacks run at the next start of a collector, and do nothing to what is there already.
     """
     own = own_tables()
     columns: dict[str, dict[str, str]] = {}
-    for name in names:
+    for name, table in manifest.tables.items():
         store.client().command(own[name])
+        for dropped, kind in _DROPPED.get(name, {}).items():
+            if dropped in _words(table.create):
+                store.client().command(f"ALTER TABLE {name} ADD COLUMN {dropped} {kind}")
         rows = store.query(_COLUMNS, {"table": name}).result_rows
         columns[name] = {row[0]: row[1] for row in rows}
     return columns

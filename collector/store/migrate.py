@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,6 +24,13 @@ _RECORD: Final = """
     SELECT migration.1, migration.2, migration.3, now64(3)
     FROM (SELECT arrayJoin({migrations:Array(Tuple(UInt32, String, String))}) AS migration)
 """
+
+
+_UNFINISHED: Final = """
+    SELECT table, command, parts_to_do, latest_fail_reason
+    FROM system.mutations WHERE database = currentDatabase() AND NOT is_done LIMIT 10
+"""
+_POLL_S: Final = 0.2
 
 
 _SYNCED: Final = "fsync_after_insert = 1, min_rows_to_fsync_after_merge = 1"
@@ -76,8 +84,8 @@ def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock, schema
         for migration in pending:
             logger.info("migration %s of the store %s begins", migration.name, store.safe_dsn)
             for number, statement in enumerate(migration.statements, start=1):
-                lock.renew()
                 try:
+                    _wait_for_mutations(client, lock)
                     client.command(store.layout.migration(statement, schema), settings=STATEMENT_SETTINGS)
                 except ClickHouseError as error:
                     msg = f"migration {migration.name} failed at statement {number}; the next start repeats it: {error}"
@@ -86,6 +94,24 @@ def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock, schema
             _record(store, client, [migration])
     finally:
         patient.close()
+
+
+def _wait_for_mutations(client: Client, lock: SchemaLock) -> None:
+    """Wait until the changes to rows that a statement began have ended. One whose collector died goes on by itself.
+
+    ClickHouse refuses to change a column that such a change is about.
+    """
+    told = False
+    end = time.monotonic() + _LONGEST_STATEMENT_S
+    while True:
+        lock.renew()
+        unfinished = client.query(_UNFINISHED).result_rows
+        if not unfinished or time.monotonic() > end:
+            return
+        if not told:
+            logger.info("the migration waits for changes of an earlier start: %s", unfinished)
+            told = True
+        time.sleep(_POLL_S)
 
 
 def _check_digests(client: Client, migrations: Sequence[Migration], where: str) -> None:

@@ -29,16 +29,6 @@ CREATE TABLE IF NOT EXISTS requests
         first_visible_ns IS NOT NULL, greatest(least(intDiv(assumeNotNull(first_visible_ns) + 999, 1000), 4294967294), 1),
         reasoning_tokens = 0 OR output_tokens = 0, ttft_us, 4294967295)
         CODEC(NONE),
-    -- The cell of the goodput surface: 32 × the number of TTFT thresholds missed + the number of TPOT thresholds missed, of the
-    -- grids in collector/measure/surface.py (in µs here). 31: not known. 1024 more: that TPOT is a bound.
-    surface_cell      UInt16 MATERIALIZED
-        32 * if(ttft_us = 4294967295, 31, length(arrayFilter(us -> ttft_us > us,
-            [10000, 20000, 30000, 50000, 70000, 100000, 150000, 200000, 300000, 500000, 700000, 1000000, 1500000, 2000000, 3000000,
-             5000000, 7000000, 10000000, 20000000, 60000000])))
-        + if(tpot_us = 4294967295, 31, length(arrayFilter(us -> tpot_us > us,
-            [1000, 2000, 3000, 5000, 7000, 10000, 15000, 20000, 30000, 40000, 50000, 60000, 70000, 80000, 100000, 150000, 200000,
-             300000, 500000, 1000000])))
-        + 1024 * (tpot_at_most_ns IS NOT NULL),
     INDEX by_trace trace_id TYPE bloom_filter(0.001) GRANULARITY 1,
     INDEX by_ingest ingested_at TYPE minmax GRANULARITY 1
 )

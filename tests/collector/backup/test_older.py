@@ -1,10 +1,12 @@
 """A backup of an older version is restored, and migrated as its store would have been."""
 
+import pytest
+
 from collector.backup.cut import Backups
 from collector.store.schema import apply_schema
 from collector.store.store import Store
 from tests.collector.backup.archives import run_restore
-from tests.collector.store.migrating import current
+from tests.collector.store.migrating import current, definitions
 from tests.support.stores import write_version_2
 
 __all__ = ["current"]
@@ -42,3 +44,29 @@ def test_a_backup_of_version_2_has_the_rows_of_its_store_also_when_both_are_migr
     finally:
         store.close()
     assert len(migrated["requests"][1]) == 71
+
+
+@pytest.mark.parametrize("version", [19, 23])
+def test_a_backup_from_before_a_column_was_dropped_is_migrated_as_its_store(current, tmp_path, version):
+    """Migration 20 changes the column that migration 24 drops."""
+    store = Store.open(f"chdb://{tmp_path}/store")
+    apply_schema(store, sql_dir=current)
+    for statement in (
+        "ALTER TABLE requests ADD COLUMN surface_cell UInt16 MATERIALIZED 1024 * (tpot_at_most_ns IS NOT NULL)",
+        f"DELETE FROM schema_version WHERE version > {version}",
+        "INSERT INTO requests (end, output_tokens, tpot_at_most_ns) VALUES (now(), 9, 5)",
+    ):
+        store.client().command(statement)
+    (tmp_path / "b.tar").write_bytes(b"".join(Backups(store, [], []).make()))
+    apply_schema(store, sql_dir=current)
+    migrated = rows_of(store), definitions(store)
+    store.close()
+    restored = run_restore(tmp_path / "b.tar", tmp_path / "new")
+    assert "requests: 1 rows\n" in restored.stdout, restored.stderr
+    store = Store.open(f"chdb://{tmp_path}/new/store")
+    try:
+        apply_schema(store, sql_dir=current)
+        assert (rows_of(store), definitions(store)) == migrated
+    finally:
+        store.close()
+    assert "surface_cell" not in migrated[0]["requests"][0]

@@ -302,6 +302,23 @@ def test_a_store_one_version_newer_is_refused(store, sql_dir):
         apply_schema(store)
 
 
+def test_a_start_waits_for_the_drop_of_a_column_in_which_the_one_before_died(store, current, sql_dir):
+    """ClickHouse goes on with a drop by itself, and refuses another one until then."""
+    (sql_dir / "migrations" / f"{NEXT:04}_later.sql").write_text("ALTER TABLE tokens DROP COLUMN IF EXISTS old;\n")
+    apply_schema(store, sql_dir=current)
+    client = store.client()
+    client.command("ALTER TABLE tokens ADD COLUMN old UInt8 DEFAULT 7")
+    insert_otlp(store, TRACES, token_body(), "the segment")
+    client.command("SYSTEM STOP MERGES tokens")
+    client.command("ALTER TABLE tokens DROP COLUMN old SETTINGS alter_sync = 0, mutations_sync = 0")
+    assert store.query("SELECT count() FROM system.mutations WHERE NOT is_done").result_rows == [(1,)]
+    later = threading.Timer(1.0, lambda: store.client().command("SYSTEM START MERGES tokens"))
+    later.start()
+    apply_schema(store, sql_dir=sql_dir)
+    later.join()
+    assert recorded(store)[-1][0] == NEXT
+
+
 def test_a_store_that_had_another_migration_of_the_number_is_refused(store, sql_dir):
     file = sql_dir / "migrations" / f"{NEXT:04}_later.sql"
     apply_schema(store, sql_dir=sql_dir)
