@@ -6,7 +6,7 @@ on the engine's own thread, and that time counts as theirs. `share_percent` is w
 steps: the median of all rounds, with its 95 % interval. A value below 0 is noise. `sdk_percent` has little noise, and
 leaves out effects on caches: the CPU time inside the SDK's calls, as a share of the time of the other steps.
 
-The option for a GPU measures the engine of `benchmarks.engine_gpu`: random weights in the shape of Llama 3.1 8B, and CUDA graphs.
+The option for a GPU measures the engine of `benchmarks.engine_gpu`: the shape of Llama 3.1 8B, and CUDA graphs.
 """
 
 from __future__ import annotations
