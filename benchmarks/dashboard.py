@@ -1,17 +1,18 @@
-"""The CPU of one open tab: a real collector with 225 requests of the last 15 minutes, Streamlit, and Chromium.
+"""The CPU of the dashboard's pages over a day of 13,000 requests: of the browser, of Streamlit and of the collector.
 
-`navigation`: from the first request of the page until its numbers and charts stand; the least of several visits.
-`refresh`: the CPU from one refresh of the open page to the next, without the processes' idle share; `open` is that over
-the time between the two. All count the dashboard's and the collector's processes, and not the browser's. The peer is an
-empty Streamlit page that refreshes itself every ten seconds: the floor of any Streamlit page. A busy machine refreshes
-the overview more seldom, so this takes two minutes on an idle machine and five on a busy one.
+`navigation`: from the first request of a page until it stands; the least of several visits, in a tab that has loaded
+Streamlit's scripts before. `open`: the share of a core that a tab takes that is open on Now of 15 minutes, without the
+processes' idle share; the browser is not in it. The peer is an empty Streamlit page that refreshes itself every ten
+seconds: the floor of any Streamlit page. A busy machine refreshes a page more seldom, so this takes three minutes on an
+idle machine and more on a busy one.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +24,11 @@ from playwright.sync_api import Browser, Page
 from benchmarks.report import JsonPath, Quick, publish
 from dashboard.filters import DEFAULT_RANGE, refresh_s
 from tests.dashboard.browser import browsing, finished, settled, streamlit
-from tests.dashboard.feed import SECOND, Engine
-from tests.support.collector import Collector
-from tokentrail import now_ns
+from tests.support.day import day_collector
 
-REQUESTS: Final = 225
-SPACING_S: Final = 3.5
+PAGES: Final = ("", "explore", "tail", "engines")
+SMALL: Final = 0.2
+"""The share of the day's requests with `--quick`."""
 VISITS: Final = 3
 REFRESHES: Final = 2
 IDLE_S: Final = 20.0
@@ -44,61 +44,88 @@ st.fragment(lambda: st.caption(f"nothing at {{time.time()}}"), run_every={every_
 
 
 def main(quick: Quick = False, json: JsonPath = None) -> None:
-    """Measure the overview, then the empty page."""
+    """Measure the pages of a day, an open tab, then the empty page."""
     every_s = refresh_s(DEFAULT_RANGE)
+    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name, browsing() as browser:
         folder = Path(name)
         empty = folder / "empty.py"
         empty.write_text(EMPTY_PAGE.format(every_s=every_s))
-        with Collector(folder / "data") as collector:  # type: ignore[no-untyped-call]
-            _feed(collector)
+        with day_collector(folder / "data", scale=SMALL if quick else 1.0) as (collector, _):
             api, process = collector.urls["api"], psutil.Process(collector.process.pid)
             with streamlit(api, folder) as url:
-                overview = _measure(browser, url, settled, [process, _listener(url)])
+                servers = {"collector": process, "streamlit": _listener(url)}
+                for path in PAGES:
+                    visit = f"{url}/{path}?range=24h&refresh=false"
+                    for of, spent in _visits(browser, visit, settled, servers).items():
+                        figures[f"{path or 'now'}_24h_{of}_cpu_s"] = spent
+                figures |= {f"now_{of}": value for of, value in _open(browser, url, settled, servers).items()}
         with streamlit(api, folder, app=empty) as url:
-            floor = _measure(browser, url, lambda page: page.get_by_text("nothing at").wait_for(), [_listener(url)])
-    publish(
-        "dashboard",
-        {
-            **{f"overview_{name}": value for name, value in overview.items()},
-            **{f"empty_{name}": value for name, value in floor.items()},
-            "requests": REQUESTS,
-        },
-        packages=("streamlit", "plotly", "tokentrail"),
-        quick=quick,
-        path=json,
-    )
+            servers = {"streamlit": _listener(url)}
+            for of, spent in _visits(browser, url, _empty, servers).items():
+                figures[f"empty_{of}_cpu_s"] = spent
+            figures |= {f"empty_{of}": value for of, value in _open(browser, url, _empty, servers).items()}
+    publish("dashboard", figures, packages=("streamlit", "tokentrail"), quick=quick, path=json)
 
 
-def _measure(
-    browser: Browser, url: str, ready: Callable[[Page], None], processes: list[psutil.Process]
-) -> dict[str, float]:
-    """CPU seconds of a visit and of a refresh, and the share of a core of an open tab. The first visit only imports."""
+def _empty(page: Page) -> None:
+    page.get_by_text("nothing at").wait_for()
+
+
+@contextmanager
+def _tab(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1440, "height": 1200})
     context.set_default_timeout(PATIENCE_MS)
-    page = context.new_page()
-    visits, refreshes = [], []
-    for _ in range(1 + VISITS):
-        page.goto("about:blank")
-        time.sleep(3)  # the last visit's session ends
-        before = _used(processes)
+    yield context.new_page()
+    context.close()
+
+
+def _visits(
+    browser: Browser, url: str, ready: Callable[[Page], None], servers: Mapping[str, psutil.Process]
+) -> dict[str, float]:
+    """CPU seconds of a visit, by who spent them; the least of several. The first visit only loads and imports."""
+    spent: list[dict[str, float]] = []
+    with _tab(browser) as page:
+        for _ in range(1 + VISITS):
+            page.goto("about:blank")
+            time.sleep(3)  # the last visit's session ends
+            before = _used_by(servers)
+            page.goto(url)
+            ready(page)
+            spent.append({of: used - before[of] for of, used in _used_by(servers).items()})
+    return {of: min(one[of] for one in spent[1:]) for of in spent[0]}
+
+
+def _used_by(servers: Mapping[str, psutil.Process]) -> dict[str, float]:
+    """CPU seconds so far of each server, and of the browser with its renderers."""
+    return {of: _used([process]) for of, process in servers.items()} | {"browser": _used(_browser())}
+
+
+def _browser() -> list[psutil.Process]:
+    """The processes of the browser that this one has started."""
+    return [one for one in psutil.Process().children(recursive=True) if "chrom" in one.name()]
+
+
+def _open(
+    browser: Browser, url: str, ready: Callable[[Page], None], servers: Mapping[str, psutil.Process]
+) -> dict[str, float]:
+    """The share of a core that the servers spend on an open tab."""
+    processes = [*servers.values()]
+    refreshes = []
+    with _tab(browser) as page:
         page.goto(url)
         ready(page)
-        visits.append(_used(processes) - before)
-    _refreshed(page)
-    for _ in range(REFRESHES):
-        began, before = time.monotonic(), _used(processes)
         _refreshed(page)
-        refreshes.append((_used(processes) - before, time.monotonic() - began))
-    page.goto("about:blank")
+        for _ in range(REFRESHES):
+            began, before = time.monotonic(), _used(processes)
+            _refreshed(page)
+            refreshes.append((_used(processes) - before, time.monotonic() - began))
     time.sleep(3)
     began, before = time.monotonic(), _used(processes)
     time.sleep(IDLE_S)
     idle = (_used(processes) - before) / (time.monotonic() - began)
-    context.close()
     spent, every_s = min(refreshes)
     return {
-        "navigation_cpu_s": min(visits[1:]),
         "refresh_cpu_s": spent - idle * every_s,
         "refresh_every_s": every_s,
         "open_share_of_a_core": spent / every_s - idle,
@@ -110,20 +137,6 @@ def _refreshed(page: Page) -> None:
     """Wait until the page has refreshed itself."""
     page.wait_for_function(f"before => {CAPTION} !== before", arg=page.evaluate(CAPTION))
     finished(page)
-
-
-def _feed(collector: Collector) -> None:
-    engine = Engine(collector.urls["otlp-http"])
-    engine.at = now_ns() - int(REQUESTS * (SPACING_S + 0.6)) * SECOND
-    for number in range(REQUESTS):
-        engine.answer(f"req-{number}", tokens=10 + number % 9)
-        engine.at += int(SPACING_S * SECOND)
-    assert engine.trail.flush(60.0)
-    deadline = time.monotonic() + 240
-    while httpx.get(f"{collector.urls['api']}/api/v1/summary?start=-1h").json()["requests"]["total"] < REQUESTS:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    engine.trail.shutdown()
 
 
 def _listener(url: str) -> psutil.Process:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from dashboard import address
 from dashboard.api import Problem, api_url, ask, fetch
@@ -93,6 +94,18 @@ def explained(draw: Callable[[], None]) -> None:
                 "and pip show tokentrail the dashboard's. The dashboard's log has the traceback.",
             )
         )
+
+
+def frame(name: str, heights: Sequence[int]) -> DeltaGenerator:
+    """Grey blocks of the parts of a page, with their heights in pixels, until it has its first answer of that name.
+
+    Empty the frame then; it takes no room any more.
+    """
+    place = st.empty()
+    if f"last {name}" not in st.session_state:
+        blocks = "".join(f'<div class="tt-frame" style="height:{height}px"></div>' for height in heights)
+        place.html(f'<div role="status" aria-label="Loading">{blocks}</div>')
+    return place
 
 
 def last_known(name: str, found: Json | Problem, view: View) -> Json | None:

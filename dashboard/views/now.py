@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import streamlit as st
@@ -23,8 +24,12 @@ MOST_HISTORIES = 12
 """SLOs whose history is asked for: each costs the collector 0.1 s of CPU in ten minutes."""
 STRIP_HEIGHT = 170
 STRIP_COLUMNS, STRIP_ROWS = 120, 24
+HEIGHTS = (160, 330, 260, 180, 240)
+"""Pixels of the page's parts on a screen, about."""
 MOMENTS = ("change", "process")
 """Kinds of boxes that happen at a moment, and whose end nobody tells."""
+ALL = "all SLOs"
+WEEK = timedelta(days=7)
 CHARTED = ("requests", "goodput", "attainment", "running", "waiting", "kv_usage")
 
 
@@ -35,7 +40,9 @@ def page() -> None:
 
 def body(view: View) -> None:
     """The sentence first, then the numbers behind it: each part by itself, all of one moment."""
+    frame = components.frame("verdict", HEIGHTS)
     told = fetch(ask("verdict", view.params))
+    frame.empty()
     found = components.last_known("verdict", told, view)
     if found is None:
         return
@@ -128,10 +135,38 @@ def charts(view: View, verdict: Json, engines: Json) -> None:
         return
     times = on_grid(next(iter(known.values())), ("value",), window).times
     with st.container(key="charts", border=True):
+        with st.container(horizontal=True, horizontal_alignment="right"):
+            week = st.toggle("Last week", key="week", bind="query-params", width="content")
+        if week:
+            drawn = [with_ghosts(chart, last_week(view, asked, window)) for chart in drawn]
         board = Board(times, step_s(window), window, view.zone, drawn, bands(verdict["boxes"], window))
         chosen = small.draw(board, "now-charts")
     if chosen:
         filters.show_range(*chosen)
+
+
+def last_week(view: View, asked: Mapping[str, Query], window: Json) -> dict[str, list[float | None]]:
+    """What requests and attainment were in the same hours a week before, by the name of their line."""
+    shifted = {name: written(instant(window[name]) - WEEK) for name in ("start", "end")}
+    then = [*shifted.items(), *view.labels]
+    names = {"requests": "ended", "attainment": view.slo or ALL}
+    found = {}
+    for metric, line in names.items():
+        own = dict(asked[metric].params)
+        answer = fetch(ask("timeseries", then, metric=metric, slo=view.slo, step=own["step"]))
+        if not isinstance(answer, Problem):
+            of_then = on_grid(answer, ("value",), {**shifted, "complete_until": shifted["end"]})
+            found[line] = of_then.values["value"]
+    return found
+
+
+def with_ghosts(chart: Chart, then: Mapping[str, list[float | None]]) -> Chart:
+    """The chart with dotted lines of an earlier time, of as many buckets."""
+    lines = [
+        replace(line, ghost=then[line.name]) if len(then.get(line.name, ())) == len(line.values) else line
+        for line in chart.lines
+    ]
+    return replace(chart, lines=lines)
 
 
 def drawable(known: Mapping[str, Json], window: Json, slo: str | None, promised: float | None) -> list[Chart]:
@@ -151,7 +186,7 @@ def drawable(known: Mapping[str, Json], window: Json, slo: str | None, promised:
         Chart(
             "Attainment",
             "ratio",
-            lines(("attainment", slo or "all SLOs", palette.MAIN)),
+            lines(("attainment", slo or ALL, palette.MAIN)),
             top=1.0,
             limits=[] if promised is None else [("promised", promised)],
         ),

@@ -21,6 +21,8 @@ STRIP = 96
 """Buckets of the strip of time."""
 STRIP_HEIGHT = 74
 SLOWEST = 40
+HEIGHTS = (60, 120, 400, 260)
+"""Pixels of the page's parts on a screen, about."""
 MOST_MODELS = 5
 QUANTILE = 0.99
 _RED = "#e1323c"
@@ -47,7 +49,9 @@ def body(view: View, of: str) -> None:
     """Ask about the bad requests and about the slowest ones, and draw both."""
     out = left_out()
     more = [("leave_out", f"{written(start)}/{written(end)}") for start, end in out]
+    frame = components.frame("tail-bad", HEIGHTS)
     bad = _known("tail-bad", ask("explain", [*view.params, *more], slo=view.slo), view)
+    frame.empty()
     if bad is None:
         return
     components.span(bad["window"], view.zone)

@@ -32,7 +32,10 @@ def test_a_page_that_waits_for_its_collector_says_so(page, tmp_path):
     with contextlib.closing(server.socket), streamlit(address, tmp_path, often=True) as url:
         page.goto(f"{url}/?range=5m")
         page.get_by_text("Waiting for the collector").wait_for()
+        page.locator(".tt-frame").nth(4).wait_for()
+        assert page.locator(".tt-frame").first.bounding_box()["height"] == 160
         page.get_by_text("This is not the collector's API").wait_for()
+        page.locator(".tt-frame").first.wait_for(state="detached")
         page.wait_for_timeout(4_000)
         page.goto("about:blank")
         server.shutdown()

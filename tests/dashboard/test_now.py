@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
+from dashboard.components import small
 from dashboard.filters import View, around
 from dashboard.views import happened, now, slos
 from tokentrail.shared.formatting import instant
@@ -400,3 +402,21 @@ def test_cold_starts_of_a_deployment_and_new_processes_are_told_once():
     assert [one["title"] for one in told["b started"]["inside"]] == ["burned"]
     firing = box("process", "new: b", instance="b", firing=True)
     assert len(happened.folded([waited, firing])) == 2, "what fires is never hidden"
+
+
+def test_last_week_is_a_dotted_line_of_the_same_hours(show):
+    shown = show("", answers(verdict(slos=[slo()])), week="true", range="1h", utc="true")
+    assert (len(shown.exception), len(shown.error)) == (0, 0)
+    asked = [params for path, params in show.asked if path == "timeseries" and params["step"] == "60s"]
+    then = [params["metric"] for params in asked if params["start"] == "2026-11-14T09:00:00Z"]
+    assert sorted(then) == ["attainment", "requests"]
+    assert {params["end"] for params in asked if params["metric"] in then} >= {"2026-11-14T10:00:00Z"}
+    line = small.Line("ended", "#000000", [1.0, 2.0])
+    chart = small.Chart("Requests", "rate", [line, replace(line, name="good")])
+    drawn = now.with_ghosts(chart, {"ended": [3.0, None], "good": [1.0]})
+    assert [one.ghost for one in drawn.lines] == [[3.0, None], None], "one of other buckets is left out"
+
+
+def test_a_range_has_charts_of_96_buckets_or_fewer():
+    lengths = {300: 5, 900: 10, 3600: 60, 86_400: 900, 604_800: 7200, 2_592_000: 43_200, 10**9: 86_400}
+    assert {length: now.step_s({"seconds": length}) for length in lengths} == lengths
