@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -13,6 +14,8 @@ from collector.api.problems import bad_parameter
 from collector.measure.compare import Comparison, Side, compare, read_side
 from collector.measure.reader import Reader
 from collector.measure.times import Moment, rfc3339
+from collector.slo.judge import selected
+from collector.sql.fragment import all_of
 
 _OF_A, _OF_B = "This filter for A alone, in place of the common one", "This filter for B alone"
 
@@ -40,6 +43,8 @@ class CompareQuery(WindowQuery):
     b_slo_class: Names = Field([], alias="b.slo_class", description=_OF_B)
     b_vantage: Names = Field([], alias="b.vantage", description=_OF_B)
     b_label: Labels = Field(default_factory=dict, alias="b.label.*", description=_OF_B)
+    a_instance: Names = Field([], alias="a.instance", description="Only requests to these engine processes in A")
+    b_instance: Names = Field([], alias="b.instance", description="Only requests to these engine processes in B")
     at: Time | None = Field(None, description="A is the time before this moment, and B the time after it")
     span: Duration = Field("1h", validate_default=True, description="The time before and after `at`")
     relevant: float = Field(0.1, gt=0.001, le=10, description="Differences of up to this share are called the same")
@@ -55,8 +60,11 @@ class CompareQuery(WindowQuery):
         """The requests of side `a` or `b`."""
         start, end = self.times(reader.now_ns, side)
         query = self.of_side(side, start, end)
-        window = query.window(reader)
-        words = [value for values in self.own(side).values() for value in values]
+        window, own = query.window(reader), self.own(side)
+        if instances := getattr(self, f"{side}_instance"):
+            own["instance"] = instances
+            window = replace(window, filter=all_of(window.filter, selected({"instance": instances}, side)))
+        words = [value for values in own.values() for value in values]
         if start or end:
             words.append(f"{rfc3339(window.start_ns)} to {rfc3339(window.end_ns)}")
         return read_side(reader, ", ".join(words) or side.upper(), window, query.vantage)
@@ -74,7 +82,8 @@ def router(ctx: Context) -> APIRouter:
     def get_compare(query: Annotated[CompareQuery, Query()]) -> Comparison:
         """Compare B with A: percentiles like for like, attainment and rates, with 95 % intervals and a verdict."""
         reader = ctx.reader()
-        if not any(query.own(side) or any(query.times(reader.now_ns, side)) for side in "ab"):
+        processes = query.a_instance or query.b_instance
+        if not processes and not any(query.own(side) or any(query.times(reader.now_ns, side)) for side in "ab"):
             raise bad_parameter("a.variant", "say how the sides differ, as in a.variant=old&b.variant=new or at=-1h")
         a, b = (query.side(reader, side) for side in "ab")
         return compare(a, b, query.relevant)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
 from collector.api.context import Context
-from collector.api.parameters import Name, WindowQuery, find_slo
+from collector.api.parameters import Name, Names, WindowQuery, find_slo
 from collector.measure.heatmap import Heatmap, Metric, heatmap
+from collector.slo.judge import selected
+from collector.sql.fragment import all_of
 
 
 class HeatmapQuery(WindowQuery):
@@ -18,6 +21,7 @@ class HeatmapQuery(WindowQuery):
     metric: Metric = Field("ttft", description="the latency")
     columns: int = Field(60, ge=1, le=500, description="columns of time")
     rows: int = Field(40, ge=1, le=200, description="rows of latency")
+    instance: Names = Field([], description="only requests to these engine processes; may be repeated")
     slo: Name | None = Field(None, description="only requests that this SLO selects, and bad ones of it")
 
 
@@ -30,6 +34,9 @@ def router(ctx: Context) -> APIRouter:
         """How many requests ended at each time with each latency, and how many of them are bad or failed."""
         reader = ctx.reader()
         slo = None if query.slo is None else find_slo(reader.slos, query.slo)
-        return heatmap(reader, query.window(reader), query.vantage, query.metric, query.columns, query.rows, slo)
+        window = query.window(reader)
+        if query.instance:
+            window = replace(window, filter=all_of(window.filter, selected({"instance": query.instance}, "of")))
+        return heatmap(reader, window, query.vantage, query.metric, query.columns, query.rows, slo)
 
     return routes

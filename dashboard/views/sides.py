@@ -20,12 +20,19 @@ TIMES = {
     "a week before": timedelta(days=7),
 }
 """By its name, how long before the range A is; None: by the length of the range."""
+VALUES = (*LABELS, "instance")
+"""What the sides may be values of."""
 SPANS = ("15m", "1h", "6h", "24h")
 NAMES = (
-    *(f"{side}.{name}" for side in "ab" for name in (*LABELS, "start", "end")), "at", "span",
+    *(f"{side}.{name}" for side in "ab" for name in (*VALUES, "start", "end")), "at", "span",
 )  # fmt: skip
 """Parameters that say what the sides are."""
-BY = {**{label: label.replace("_", " ") for label in LABELS}, "time": "time", "change": "before and after a change"}
+BY = {
+    **{label: label.replace("_", " ") for label in LABELS},
+    "instance": "process",
+    "time": "time",
+    "change": "before and after a change",
+}
 _CHANGE = "by-change"
 
 
@@ -42,7 +49,7 @@ def pick(view: View) -> dict[str, str]:
             "Compare by", list(BY), key="by", format_func=BY.__getitem__, width=210, label_visibility="collapsed",
             on_change=_change_by,
         )  # fmt: skip
-        if by in LABELS:
+        if by in VALUES:
             for side in "ab":
                 _value(side, by, [one["value"] for one in values.get(by, []) if one["value"]], given)
         elif by == "time":
@@ -71,7 +78,7 @@ def compared_by(given: Mapping[str, str]) -> str | None:
         return "change"
     if any(name.endswith((".start", ".end")) for name in given):
         return "time"
-    return next((label for label in LABELS for side in "ab" if f"{side}.{label}" in given), None)
+    return next((label for label in VALUES for side in "ab" if f"{side}.{label}" in given), None)
 
 
 def first_choice(values: Mapping[str, Sequence[Json]], changes: Sequence[Json]) -> str:

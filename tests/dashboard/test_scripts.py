@@ -1,5 +1,6 @@
 """The pages, run without a browser, over answers that a test makes up."""
 
+import httpx
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -140,3 +141,67 @@ def test_the_page_of_an_empty_collector_does_not_show_its_password(monkeypatch):
     (words,) = AppTest.from_function(script, default_timeout=300).run().markdown
     assert "collector\\:8080 answers" in words.value
     assert "secret" not in words.value
+
+
+def listed(path):
+    """Answers of a range with one request on the first of several pages, in which nothing differs."""
+    names = (
+        "trace_id",
+        "span_id",
+        "verdict",
+        "model",
+        "tenant",
+        "variant",
+        "slo_class",
+        "vantage",
+        "service",
+        "status",
+    )
+    row = dict.fromkeys((*names, "instance", "error_type", "request_id"), "x") | dict.fromkeys(
+        ("end", "input_tokens", "output_tokens", "cached_tokens", "preemptions", "ttft_s", "tpot_s", "e2e_s")
+    )
+    told = {
+        "heatmap": {
+            "window": SUMMARY["window"], "metric": "ttft", "start": SUMMARY["window"]["start"], "column_s": 60.0,
+            "edges_s": [0.1, 1.0], "thresholds_s": [],
+            "cells": [{"x": 0, "y": 0, "requests": 1, "bad": 0, "failed": 0}],
+        },
+        "requests": {"requests": [row | {"verdicts": []}], "total": 120, "next": "after-50"},
+        "differences": {"selected": 1, "others": 9, "differences": []},
+    }  # fmt: skip
+    return told.get(path) or {"slos": [], "labels": {}, "incidents": [], "changes": []}
+
+
+def test_pages_of_the_list_follow_each_other_and_another_list_begins_anew(show):
+    """So does a list from which a filter of the link was removed."""
+    app = show(
+        "explore", listed, range="custom", start="2026-11-21T10:00:00Z", end="2026-11-21T10:15:00Z", instance="i"
+    )
+
+    def asked():
+        return [params for path, params in show.asked if path == "requests"][-1]
+
+    def button(label):
+        return next(button for button in app.button if button.label == label)
+
+    assert "1 of 120 requests. A click opens one." in [one.value for one in app.caption]
+    assert ("cursor" in asked(), asked()["instance"], asked()["sort"]) == (False, "i", "ttft")
+    assert button("First page").disabled
+    app = button("Next page").click().run()
+    assert asked()["cursor"] == "after-50"
+    app = app.selectbox(key="pick-sort").select("newest").run()
+    assert ("cursor" in asked(), asked()["sort"], app.query_params["sort"]) == (False, "end", "newest")
+    app = app.button(key="chip-instance").click().run()
+    assert {"instance", "cursor"}.isdisjoint(asked())
+    assert any("None of the recorded dimensions differs" in one.value for one in app.caption)
+
+
+@pytest.mark.parametrize(("path", "others"), [("requests", "differences"), ("differences", "requests")])
+def test_a_part_that_fails_leaves_the_others(show, path, others):
+    refusal = httpx.Response(503, json={"title": "It takes too long", "status": 503})
+    app = show("explore", lambda asked: refusal if asked == path else listed(asked))
+    (problem,) = app.error
+    assert "It takes too long" in problem.value
+    assert [len(app.dataframe), len([one for one in app.markdown if "What is different" in one.value])] == (
+        [1, 0] if others == "requests" else [0, 1]
+    )

@@ -157,6 +157,15 @@ def test_a_side_without_requests_is_not_decided_and_an_unknown_value_is_no_zero(
     assert half["mix"]["input"]["a"] is None
 
 
+def test_processes_are_compared_by_their_instances(compare, rows):
+    rng = np.random.default_rng(4)
+    for n, name in ((300, "one"), (200, "two"), (100, "three")):
+        rows.requests(_requests(rng, n, instance=name))
+    got = compare(a__instance="one", b__instance=["two", "three"])
+    assert [(got[side]["name"], got[side]["requests"]["total"]) for side in "ab"] == [("one", 300), ("two, three", 300)]
+    assert compare(b__instance="two")["a"]["requests"]["total"] == 600
+
+
 def test_a_comparison_says_how_its_sides_differ_and_takes_each_filter_once(api, rows):
     get = lambda **params: api.client.get("/api/v1/compare", params=params)  # noqa: E731
     assert "say how the sides differ" in get().text

@@ -64,6 +64,11 @@ def test_an_slo_keeps_its_requests_and_says_what_is_bad(api, rows):
     assert api("heatmap", slo="chat", metric="queue")["thresholds_s"] == []
 
 
+def test_a_map_of_some_processes_has_their_requests_alone(api, rows):
+    rows.requests([{"instance": name, "ttft_ns": 100 * MS} for name in ("one", "two", "two", "three")])
+    assert sum(c["requests"] for c in api("heatmap", instance=["two", "three"])["cells"]) == 3
+
+
 def test_without_latencies_there_are_no_rows_and_nothing_is_lost(api, rows):
     assert api("heatmap")["cells"] == []
     assert api("heatmap")["edges_s"] == []
