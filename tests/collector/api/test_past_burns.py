@@ -14,9 +14,8 @@ MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
 
 
 def traffic(begin_ns, end_ns, n, *, bad=0.0, **fields):
-    """`n` requests at equal distances; of each 100 in a row, `bad` · 100 at equal distances fail."""
-    every = 1 / bad if bad else None
-    fails = {int(i * every) for i in range(int(n * bad))} if every else set()
+    """`n` requests at equal distances, of which this share fails, at equal distances too."""
+    fails = {int(i / bad) for i in range(int(n * bad))}
     return [
         {"slo_class": "chat", "e2e": SECOND, "ttft_ns": SECOND // 10, "tpot_ns": 1.0, **fields,
          "ended": begin_ns + i * (end_ns - begin_ns) // n, "status": "error" if i in fails else "ok"}
@@ -101,6 +100,13 @@ def test_a_slow_leak_is_a_ticket_from_its_change_on_and_a_burst_in_it_has_an_inc
     assert (leak["severity"], leak["rule"], burst["severity"]) == ("ticket", "ticket-fast", "page")
     assert (leak["start"][:15], leak["end"][:15]) == ("2026-11-20T14:0", "2026-11-21T00:5")
     assert (burst["start"], burst["end"][:17]) == ("2026-11-20T19:00:00Z", "2026-11-20T19:19:")
+
+
+def test_a_short_window_is_judged_by_all_that_its_rules_look_at(burns, rows):
+    """A quarter fails for an hour, after days of good requests: no rule has fired, also if that hour is asked about."""
+    rows.requests(traffic(NOW - 70 * HOUR, NOW, 7000))
+    rows.requests(traffic(NOW - 2 * HOUR, NOW - HOUR, 300, bad=0.24))
+    assert burns(start="-110m") == burns() == []
 
 
 def test_a_burst_that_still_keeps_a_ticket_open_has_both_incidents(burns, rows):

@@ -105,6 +105,12 @@ def test_rules_of_one_severity_find_one_burn_and_it_has_the_name_of_the_most_urg
     assert told(stretches(minutes_of(counts), [slow], HALF)) == [("slow", 108, 118, False, 1.85)]
 
 
+def test_two_bursts_that_are_one_burned_as_fast_as_the_worse_one():
+    counts = [GOOD] * 4 + [(10, 7)] * 5 + [GOOD] * 5 + [BAD] * 5 + [GOOD] * 4
+    for some in (counts, counts[::-1]):
+        assert [one.peak for one in stretches(minutes_of(some), [rule_of()], HALF)] == [2.0]
+
+
 def test_what_paged_is_no_ticket_too_and_what_leaks_besides_is_one():
     page = rule_of("page", short=1, long=2, threshold="1.8")
     ticket = rule_of("ticket", "ticket", short=4, long=12, threshold="0.6")
