@@ -16,7 +16,7 @@ def test_an_slo_without_requests_promises_nothing_false(api):
     chat, everything = api("slos")["slos"]
     assert (chat["name"], chat["objective"], chat["window_s"]) == ("chat", 0.95, 30 * 86400.0)
     assert chat["select"] == {"slo_class": ["chat"], "vantage": ["server"]}
-    assert chat["thresholds"] == {"ttft_s": 0.5, "tpot_s": 0.1, "e2e_s": None}
+    assert chat["thresholds"] == {"ttft_s": 0.5, "tpot_s": 0.1, "e2e_s": None, "gap_s": None, "first_visible_s": None}
     assert (chat["attainment"], chat["budget_left"], chat["firing"]) == (None, None, None)
     assert [(b["name"], b["threshold"], b["short_burn"]) for b in chat["burn"]] == [
         ("page-outage", 10.0, None), ("page-fast", 14.4, None), ("page-slow", 6.0, None),
