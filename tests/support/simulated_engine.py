@@ -175,7 +175,7 @@ class _Text:
         return ""
 
 
-class _Device:
+class SimulatedDevice:
     """A runner that computes nothing, and moves the clock by the law."""
 
     def __init__(self, clock, law, faults, seed):
@@ -344,11 +344,12 @@ def run(
     budget: int = 512,
     blocks: int = 4000,
     block_size: int = 16,
+    make_device: Callable[..., SimulatedDevice] | None = None,
     **policy: bool | int,
 ) -> Run:
     """Let the requests of a load pass through the engine."""
     clock, book, law, faults = _Clock(), _Book(), law or Law(), faults or Faults()
-    device = _Device(clock, law, faults, seed)
+    device = (make_device or SimulatedDevice)(clock, law, faults, seed)
     scheduler = Scheduler(BlockManager(blocks, block_size), max_seqs=max_seqs, max_batched_tokens=budget, **policy)
     engine = Engine(scheduler, device, Observer(book), eos_ids=[0], clock=clock)
     clock.now, answers, text = EPOCH + faults.ready, [], _Text()
