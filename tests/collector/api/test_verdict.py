@@ -127,6 +127,24 @@ class TestBroken:
         kinds = [box["kind"] for box in api("verdict")["boxes"]]
         assert kinds == ["engine_lost", "engine_hung", "kv_eviction", "cold_start", "slo_burn"]
 
+    def test_what_is_over_before_or_begins_after_explains_nothing(self, rows, api):
+        store(rows, chats(100), ago=3000)
+        rows.cold_start(start=NOW - 800 * SECOND, duration=100 * SECOND)
+        store(rows, slow(40), ago=100)
+        assert not any(inside for _, inside in nested(api("verdict"))), "its process has them all, later"
+        rows.clear()
+        store(rows, [*chats(10), *slow(40)], ago=300)
+        rows.cold_start(start=NOW - 100 * SECOND, duration=50 * SECOND)
+        assert not any(inside for _, inside in nested(api("verdict")))
+
+    def test_who_is_hit_is_told_of_the_burn_beside_the_time_before_it(self, rows, api):
+        """A variant that has nearly all requests since, and a few bad ones of another shortly before."""
+        store(rows, chats(300, variant="v1"), ago=250)
+        store(rows, slow(4, variant="v0"), ago=240)
+        store(rows, [*chats(3, variant="v2"), *slow(90, variant="v2")], ago=100)
+        answer = api("verdict")
+        assert answer["who"] == "98.9 % of the bad requests are of variant v2 (of the good 0.99 %)."
+
     def test_the_worst_of_several_is_told_and_the_others_are_named(self, rows, api):
         store(rows, [*chats(20), *slow(80, status="error")], ago=100)
         answer = api("verdict")
@@ -222,6 +240,21 @@ class TestOther:
         )
         assert answer["why"] == "Cause: stall (100 % of what they took beyond good requests)."
 
+    def test_a_budget_that_ends_within_a_day_is_in_danger_also_while_no_rule_fires(self, rows, api):
+        rows.requests([{"slo_class": "chat", "ended": NOW - 20 * DAY * SECOND, "ttft_ns": 900 * MS}] * 125)
+        store(rows, chats(2000), ago=20 * DAY, explained=())
+        store(rows, chats(500), ago=2 * DAY, explained=())
+        store(rows, [*chats(20), *slow(3)], ago=800)
+        answer = api("verdict")
+        assert (answer["state"], answer["boxes"], answer["why"]) == ("danger", [], None)
+        assert answer["sentence"] == "chat is kept, and its budget ends in 9 h 10 min at this rate."
+
+    def test_two_bad_requests_of_a_few_are_no_danger(self, rows, api):
+        store(rows, [*chats(39), *slow(2)])
+        answer = api("verdict")
+        assert answer["slos"][0]["exhausted_in_s"] < DAY
+        assert answer["state"] == "kept"
+
     def test_quiet(self, rows, api):
         answer = api("verdict")
         assert told(answer)["sentence"] == "No request ended in this range. None has ended yet."
@@ -250,3 +283,36 @@ class TestWithoutSlos:
         answer = api("verdict")
         assert (answer["state"], answer["sentence"]) == ("not_judged", "3 requests, none judged: no SLO selects them.")
         assert answer["why"].startswith("The SLO selected 0 of 3 requests of the last day: none has model in (x)")
+
+
+class TestOfEachTenant:
+    @pytest.fixture
+    def slos_file(self, tmp_path):
+        path = tmp_path / "slos.yaml"
+        path.write_text(
+            'slos: [{name: each, objective: "0.9", window: 30d, group_by: [tenant], thresholds: {ttft: 500ms}}]'
+        )
+        return path
+
+    def test_the_tenant_that_is_hit_is_told_and_its_requests_alone_are_explained(self, rows, api):
+        store(
+            rows, [*chats(500, tenant="big"), *slow(9, {**STALLS, "ttft": {"cold_start": 900}}, tenant="big")], ago=50
+        )
+        store(rows, [*chats(6, tenant="small", model="a"), *slow(40, tenant="small", model="b")], ago=20)
+        answer = api("verdict")
+        assert answer["sentence"].startswith("each for small is not kept: 13.04 % good in the last ")
+        assert (answer["slo"], answer["tenant"]) == ("each", "small")
+        assert answer["who"] == "100 % of the bad requests are of model b (of the good 0 %)."
+        assert answer["without"] == "Without it, 100 % since then would be good instead of 13.04 %."
+        first, *_ = answer["links"]
+        assert api("requests", **first["params"])["total"] == 40
+
+    def test_of_those_that_hang_the_tenants_own_count(self, rows, api):
+        store(rows, [*chats(500, tenant="big"), *chats(4, tenant="small", instance="works")], ago=100)
+        hang(rows, 2, tenant="small")
+        store(rows, slow(12, tenant="small", instance="works"), ago=20)
+        hang(rows, 30, tenant="big")
+        boxes = api("verdict")["boxes"]
+        of_small = [one for box in boxes for one in (box, *box["inside"]) if one["tenant"] == "small"]
+        assert [one["kind"] for one in of_small] == ["slo_burn"]
+        assert of_small[0] in boxes, "2 of its 14 bad requests hang"
