@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -270,3 +271,31 @@ def test_a_terminal_of_twenty_columns_has_the_eight_digits_that_find_a_request()
         ["status", "trace"],
         ["ok", "timeout", "01234567"],
     ]
+
+
+def test_the_next_command_can_be_pasted_into_a_shell_and_has_all_that_the_list_needs():
+    hostile = "a b'; rm -rf ~ #\n\x1b[2J"
+    made = status.command({"service": hostile, "slo_class": "chat", "cause_start": "now", "process_tenant": ""})
+    assert shlex.split(made)[1:] == ["requests", "--slo-class", "chat", "--service", one_line(hostile)]
+    assert status.command({"slo": "chat", "trace_id": "abcd"}).endswith(" incidents --json"), "it has no such option"
+
+
+def test_the_worst_miss_of_each_threshold_is_told():
+    misses = [(MISS | {"over_s": over, "threshold": name}) for over, name in ((0.5, "ttft"), (0.1, "ttft"), (2, "e2e"))]
+    verdicts = [{"slo": "chat", "verdict": "bad", "missed": [one]} for one in misses]
+    assert requests.missed({"verdicts": verdicts}) == "TTFT by 500 ms, E2E by 2.00 s"
+    assert requests.missed({"verdicts": []}) == "–"
+
+
+def test_the_worst_tenants_stand_below_their_slo():
+    groups = [OF_SLO | {"tenant": f"t{n}", "attainment": n / 10 if n else None} for n in range(8)]
+    burn = [
+        {"firing": False, "long_burn": 9.0, "long_s": 3600.0},
+        {"firing": True, "long_burn": 2.0, "long_s": 86400.0},
+    ]
+    printed = io.StringIO()
+    Console(file=printed, width=200).print(status.slos([SLO | {"groups": groups, "groups_total": 12, "burn": burn}]))
+    _, slo, *tenants = printed.getvalue().splitlines()
+    assert " 2.0× 1 d " in slo, "the rule that fires, and not the fastest burn"
+    assert [line.split()[0] for line in tenants] == ["t1", "t2", "t3", "t4", "t5", "7"]
+    assert "7 more tenants" in tenants[-1]

@@ -88,6 +88,14 @@ class TestBroken:
         assert [box["kind"] for box in answer["boxes"]] == kinds, "one before the window is told for its burn alone"
         assert ("compare" in pages(answer["links"])) == (hours < 1)
 
+    def test_a_change_explains_the_burn_that_it_began_and_not_the_next_one(self, rows, api):
+        store(rows, chats(100, variant="v1"), ago=5 * 3600)
+        store(rows, [*slow(40, variant="v2"), *chats(100, variant="v1")], ago=2 * 3600)
+        store(rows, chats(600, variant="v1"), ago=1800)
+        store(rows, slow(90, variant="v2"), ago=20)
+        found = nested(api("verdict", start="-3h"))
+        assert found == [("slo_burn", []), ("change", ["slo_burn"])]
+
     def test_a_process_that_starts_is_the_cause_and_not_that_it_is_new(self, rows, api):
         store(rows, chats(50, instance="old"), ago=300)
         rows.cold_start(start=NOW - 100 * SECOND, duration=60 * SECOND, instance="new")
@@ -295,9 +303,8 @@ class TestOfEachTenant:
         return path
 
     def test_the_tenant_that_is_hit_is_told_and_its_requests_alone_are_explained(self, rows, api):
-        store(
-            rows, [*chats(500, tenant="big"), *slow(9, {**STALLS, "ttft": {"cold_start": 900}}, tenant="big")], ago=50
-        )
+        store(rows, chats(500, tenant="big"), ago=50)
+        store(rows, slow(9, tenant="big", model="c"), ago=20)
         store(rows, [*chats(6, tenant="small", model="a"), *slow(40, tenant="small", model="b")], ago=20)
         answer = api("verdict")
         assert answer["sentence"].startswith("each for small is not kept: 13.04 % good in the last ")
