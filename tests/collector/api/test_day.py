@@ -95,3 +95,26 @@ def test_the_burns_of_the_day_are_its_faults_from_their_change_on(lived):
     assert [abs(ns - fault) < 120 * SECOND for ns, fault in zip(sorted(began), faults, strict=True)] == [True] * 4
     assert [one["firing"] for one in found] == [True, False, False, False]
     assert get("incidents", day.at(8), day.at(9))["incidents"][-1]["requests_affected"] > 100
+
+
+@pytest.mark.parametrize(
+    ("at", "said", "first"),
+    [
+        ((3, 20), "Cause: cold start", "cold_start"),
+        ((8, 40), "Cause: waiting for a place", "slo_burn"),
+        ((10, 40), "Cause: waiting for KV", "kv_eviction"),
+        ((12, 40), "are of variant v2.4", "change"),
+        (None, "makes no progress", "engine_hung"),
+    ],
+    ids=["cold start", "burst", "KV storm", "deploy", "hang"],
+)
+def test_the_verdict_names_each_fault_at_its_time(lived, at, said, first):
+    """An agent, the command line and the page ask this first."""
+    day, get = lived
+    end = day.end if at is None else day.at(*at)
+    answer = get("verdict", end - 3600 * SECOND, end)
+    assert answer["state"] == "broken"
+    box, *_ = answer["boxes"]
+    assert box["kind"] == first
+    assert [one for one in (box, *box["inside"]) if one["kind"] == "slo_burn"]
+    assert said in " ".join(filter(None, (answer["who"], answer["why"], box["title"])))
