@@ -153,9 +153,8 @@ def _lasting_and_over(
             own = [one for one in lasting if one.key == key]
             found = [
                 one
-                for one in _past(history, window, slo, key[1], rules[slo.name])
-                if not (one.stretch.lasts and key in burns_now)
-                and not any(_covers(other, one) for other in (*own, *(of_all if key[1] is not None else ())))
+                for one in _past(history, window, slo, key[1], rules[slo.name], burns_now=key in burns_now)
+                if not any(_covers(other, one) for other in (*own, *(of_all if key[1] is not None else ())))
             ]
             over += found
             of_all += found if key[1] is None else []
@@ -173,15 +172,18 @@ def _with_beginning(history: History, burning: _Burning) -> _Burning:
     return replace(burning, began=began, peak=max([burning.peak, *(one.peak for one in seen if one.lasts)]))
 
 
-def _past(history: History, window: Window, slo: Slo, tenant: str | None, rules: Sequence[BurnRule]) -> Iterator[_Over]:
-    """The burns of a window."""
+def _past(
+    history: History, window: Window, slo: Slo, tenant: str | None, rules: Sequence[BurnRule], *, burns_now: bool
+) -> Iterator[_Over]:
+    """The burns of a window, without the one that lasts if that has an incident (`burns_now`)."""
     key = slo.name, tenant
     if history.bad()[key] < min(rule.least_bad for rule in rules):
         return
     while True:
         minutes = history.minutes(key)
         found = stretches(minutes, rules, slo.budget)
-        inside = [one for one in found if (one.last + 1) * MINUTE_NS > window.start_ns]
+        over = [one for one in found if not (one.lasts and burns_now)]
+        inside = [one for one in over if (one.last + 1) * MINUTE_NS > window.start_ns]
         if all(one.first is not None for one in inside) or not history.go_back():
             break
     for one in inside:
