@@ -121,6 +121,8 @@ def test_causes_stand_in_the_order_of_the_answer_with_what_each_is_worth(shown):
     assert rows[2][:7] == ["unexplained", "2.00", "s", "5", "%", "–", "–"]
     widths = re.findall(r'class="worth" style="width:(\d+)%', drawn)
     assert widths == ["100", "12"]
+    keys = re.findall(r'class="tt-key" style="background:([^(;"]+)', drawn)
+    assert keys == ["#f97316", "#be123c", "repeating-linear-gradient"], "what is not explained looks like no cause"
 
 
 def test_what_is_hidden_says_why(shown):
