@@ -34,6 +34,8 @@ HELP: Final = {
     "Output tokens": "Tokens generated for the request, hidden reasoning included.",
     "Burn rate": "Speed at which the error budget is spent: at 1× it lasts exactly the SLO's window. An alert fires "
     "while the burn rate of both of its windows is above its threshold.",
+    "Why it took so long": "The causes add up to TTFT and to the time after it. Typical are the middle half of "
+    "the requests of the same model and class that ended in the hour before.",
     "Why it waited": "Why the engine left the request in the queue, or preempted, and for how long. "
     "Few engines report this, and only for requests that have ended.",
     "Prefill interference": "Engine steps that prefilled prompts of other requests while this one waited for a token.",

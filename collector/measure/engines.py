@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from collector.answer import Answer
@@ -72,16 +72,21 @@ def engines(reader: Reader, window: Window, clocks: ClocksApart) -> Engines:
     signs = signs_of_life(reader, window)
     processes = processes_of(signs)
     of_samples = samples.sampled(reader, window, _TELLING)
-    known = {(process["service"], process["process_tenant"]) for process in processes}
-    processes += [
-        _sampled_process(p)
-        for p in of_samples
-        if p.last_answer_ns and (p.process.service, p.process.process_tenant) not in known
-    ]
+    processes += only_sampled(processes, of_samples)
     counts = abilities.counts(reader, signs)
     return Engines(
         window=told, engines=list(_engines(processes, counts, [_told_by_samples(p) for p in of_samples], clocks))
     )
+
+
+def only_sampled(processes: Sequence[Mapping[str, Any]], of_samples: Sequence[SampledProcess]) -> list[dict[str, Any]]:
+    """The processes of services of which no span came, as `processes_of` has others."""
+    known = {(process["service"], process["process_tenant"]) for process in processes}
+    return [
+        _sampled_process(p)
+        for p in of_samples
+        if p.last_answer_ns and (p.process.service, p.process.process_tenant) not in known
+    ]
 
 
 def _engines(

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 
 from collector.answer import Answer
-from collector.causes.names import PARTS
+from collector.causes.names import PARTS, load_causes
 from collector.measure import explained
 from collector.measure.culprits import OF_PROMPTS, of_kv, of_victim
 from collector.measure.explained import MOST_TYPICAL, Rows
@@ -28,6 +28,9 @@ class RequestCause(Answer):
     """What a request spent on one cause, before its first token or after it."""
 
     cause: str
+    group: str
+    """What people call it."""
+    colour: str
     of: Literal["ttft", "rest"]
     time_s: float
     excess_s: float | None
@@ -43,6 +46,9 @@ class RequestCauses(Answer):
     """Null: it is not explained yet."""
     causes: list[RequestCause]
     """The largest first."""
+    typical_ttft_s: float | None
+    """The TTFT of a typical request, and the time of as many tokens after it; null: no typical one is explained."""
+    typical_rest_s: float | None
 
 
 def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
@@ -62,19 +68,22 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
     known = explained.read_explained(reader, window, own, every, 1)
     rows, typical = Rows.of(chosen, known, 1), explained.typical_of(known, bounds, every)
     if not rows.n:
-        return RequestCauses(level=None, causes=[])
+        return RequestCauses(level=None, causes=[], typical_ttft_s=None, typical_rest_s=None)
     level: Level = get_args(Level)[int(rows.rows["level"][0])]
     prompts = [PARTS.index(name) for name in OF_PROMPTS]
     delayed = any(times[prompts].any() for times in (rows.times.ttft, rows.times.rest))
     of_prompts = of_victim(reader, row) if level == "steps" and delayed else {}
-    found = []
+    found, usual, named = [], {}, load_causes()
     for of, whole_ns in _wholes(row).items():
         beyond = Beyond.of(rows.times, None if typical is None else typical.typical, [of])
+        usual[f"typical_{of}_s"] = None if typical is None else float(beyond.typical[:, 0].sum()) / 1e6
         times_ns = np.round(1000 * beyond.time[:, 0]).astype(np.int64)
         times_ns[times_ns.argmax() if times_ns.any() else -1] += whole_ns - int(times_ns.sum())
         found += [
             RequestCause(
                 cause=name,
+                group=named[name].group,
+                colour=named[name].colour,
                 of=of,
                 time_s=int(times_ns[i]) / SECOND_NS,
                 excess_s=None if typical is None else float(beyond.excess[i, 0]) / 1e6,
@@ -83,7 +92,7 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
             for i, name in enumerate(PARTS)
             if times_ns[i]
         ]
-    return RequestCauses(level=level, causes=sorted(found, key=lambda one: -one.time_s))
+    return RequestCauses(level=level, causes=sorted(found, key=lambda one: -one.time_s), **usual)
 
 
 def _wholes(row: Mapping[str, Any]) -> dict[Literal["ttft", "rest"], int]:

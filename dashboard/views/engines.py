@@ -1,12 +1,38 @@
-"""The page Engines: which processes there are, their state, and how they started."""
+"""The page Engines: one row for each engine process, and what one of them did step by step."""
 
 from __future__ import annotations
 
-from dashboard import components
-from dashboard.api import ask, fetch
-from dashboard.filters import View, selected
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import streamlit as st
+
+from dashboard import address, components, palette, tracks
+from dashboard.api import Problem, ask, fetch
+from dashboard.components import trail
+from dashboard.filters import View, selected, written
+from dashboard.transform import Json
 from dashboard.views import events
-from tokentrail.shared.formatting import instant
+from tokentrail.shared.formatting import (
+    UNDEFINED,
+    clock,
+    count,
+    duration,
+    instant,
+    of_tenant,
+    percent,
+    plain,
+    significant,
+)
+
+LOOK: Final = timedelta(minutes=2)
+"""How much of a process is shown step by step."""
+STATES: Final[Mapping[str, str]] = {"hangs": "✕ HANGS", "lost": "✕ LOST", "ok": "ok", "quiet": "quiet"}
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_WIDTH: Final = 84
+_HEIGHT: Final = 22
 
 
 def page() -> None:
@@ -14,15 +40,174 @@ def page() -> None:
     components.refreshed(body, selected())
 
 
+def process_id(process: Json) -> str:
+    """A process as the URL names it: `service/instance`, and the tenant to whom it belongs behind them."""
+    names = [process["service"], process["instance"], process.get("process_tenant") or ""]
+    return "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names if name or name is names[0])
+
+
 def body(view: View) -> None:
-    """Ask for the processes and their caches, and draw them."""
-    answer = components.last_known("engines", fetch(ask("overview", view.params, slo=view.slo)), view)
+    """Ask for the processes, and draw them."""
+    answer = components.last_known("processes", fetch(ask("processes", view.params)), view)
     if answer is None:
         return
-    window = answer["summary"]["window"]
-    components.span(window, view.zone)
-    if answer["engines"] is None:
-        components.for_one_tenant()
+    components.span(answer["window"], view.zone)
+    shown = answer["processes"]
+    if not shown:
+        st.info("No engine process gave a sign of life in this range.", icon=":material/memory:")
         return
-    events.engines(answer["engines"]["engines"], answer["kv"]["engines"], instant(window["end"]))
-    events.cold_starts(answer["cold_starts"]["cold_starts"], view)
+    st.markdown(f"##### {sentence(shown)}")
+    engines = fetch(ask("engines", view.params))
+    known = [] if isinstance(engines, Problem) else engines["engines"]
+    chosen = table(shown, answer["window"]["end"], view, known)
+    if (left := answer["processes_total"] - len(shown)) > 0:
+        st.caption(f"{count(left)} more processes are not shown: choose a shorter range or filters.")
+    if chosen is not None and process_id(chosen) != address.get("sel"):
+        address.choose(sel=process_id(chosen), at=None)
+    wanted = next((one for one in shown if process_id(one) == address.get("sel")), None)
+    if wanted is not None:
+        steps(wanted, view)
+    events.untold(known)
+    starts = fetch(ask("cold_starts", view.params))
+    if not isinstance(starts, Problem):
+        events.cold_starts(starts["cold_starts"], view)
+
+
+def sentence(shown: Sequence[Json]) -> str:
+    """The processes in one sentence, as Markdown: which are in trouble, and how many are well."""
+    trouble = [one for one in shown if one["state"] in ("hangs", "lost")]
+    counts = {state: sum(one["state"] == state for one in shown) for state in ("ok", "quiet")}
+    rest = f"{counts['ok']} work, {counts['quiet']} are quiet" if counts["quiet"] else f"{counts['ok']} work"
+    if not trouble:
+        return f"{count(len(shown))} processes: {rest}."
+    words = {"hangs": "makes no step", "lost": "went silent"}
+    named = "; ".join(
+        f"{plain(one['instance'] or one['service'])} {words[one['state']]}, {count(one['in_flight'])} requests open"
+        for one in trouble[:3]
+    )
+    return f":red[●] {named}. Of the other {count(len(shown) - len(trouble))} processes, {rest}."
+
+
+def table(shown: Sequence[Json], end: str, view: View, known: Sequence[Json]) -> Json | None:
+    """The table with a row for each process. Returns the process that the reader has chosen in it."""
+    missing = {
+        (engine["service"], engine["process_tenant"]): [one["what"] for one in engine["tells"] if one["told"] == "none"]
+        for engine in known
+    }
+    rows = [
+        row(one, end, view) | {"does not tell": ", ".join(missing.get((one["service"], one["process_tenant"]), []))}
+        for one in shown
+    ]
+    image = st.column_config.ImageColumn
+    found: Any = st.dataframe(
+        rows,
+        hide_index=True,
+        row_height=34,
+        on_select="rerun",
+        selection_mode="single-row",
+        key="processes",
+        column_config={
+            "batch": image("batch", width=_WIDTH + 20, help="The largest batch of each fortieth of the range."),
+            "KV": image("KV", width=_WIDTH + 20, help="The largest share of KV blocks in use."),
+            "queue": image("queue", width=_WIDTH + 20, help="The most requests that waited."),
+        },
+    )
+    places = found.selection.rows
+    return shown[places[0]] if places and places[0] < len(shown) else None
+
+
+def row(one: Json, end: str, view: View) -> dict[str, Any]:
+    """One process as a row of the table."""
+    state = STATES[one["state"]]
+    if one["since"] and one["state"] != "ok":
+        state += f" {since(one['since'], end)}"
+    return {
+        "process": of_tenant(one["instance"] or one["service"], one),
+        "state": state,
+        "service": one["service"],
+        "variant": one["variant"],
+        "batch": curve(one["running_curve"], palette.MAIN, one["running"], "running"),
+        "running": count(one["running"]),
+        "queue": curve(one["waiting_curve"], palette.WARN, one["waiting"], "waiting"),
+        "open": count(one["in_flight"]),
+        "KV": curve(one["kv_curve"], "#14b8a6", one["kv_usage"], "KV used", top=1.0),
+        "KV used": percent(one["kv_usage"]),
+        "preempted": count(one["preemptions"]),
+        "step P50": duration(one["step_p50_s"]),
+        "step P99": duration(one["step_p99_s"]),
+        "TTFT P99": duration(one["ttft_p99_s"]),
+        "good": percent(one["attainment"]),
+        "tokens/s": UNDEFINED if one["output_tokens_per_s"] is None else significant(one["output_tokens_per_s"]),
+        "requests": count(one["requests"]),
+        "engine": one["engine"],
+        "model": ", ".join(one["models"]),
+        "first seen": clock(one["first_seen"], view.zone),
+    }
+
+
+def since(begin: str, end: str) -> str:
+    """How long ago something was, in one unit: `9 min`."""
+    seconds = max(0.0, (instant(end) - instant(begin)).total_seconds())
+    unit, name = next((unit, name) for unit, name in _UNITS if seconds >= unit or unit == 1)
+    return f"{seconds // unit:.0f} {name}"
+
+
+def curve(values: Sequence[float | None], colour: str, now: float | None, name: str, top: float | None = None) -> str:
+    """A small curve as an inline SVG image. Gaps are times of which nothing is known."""
+    most = top or max((value for value in values if value is not None), default=0) or 1
+    step, paths, on = _WIDTH / max(len(values), 1), [], False
+    for place, value in enumerate(values):
+        if value is None:
+            on = False
+            continue
+        y = _HEIGHT - 2 - (_HEIGHT - 4) * min(value / most, 1)
+        paths.append(f"{'L' if on else 'M'}{place * step:.1f} {y:.1f}h{step:.1f}")
+        on = True
+    title = f"{name}: at most {most:.3g}" + ("" if now is None else f", now {now:.3g}")
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}"><title>{title}</title>'
+        f'<path d="{"".join(paths)}" fill="none" stroke="{colour}" stroke-width="1.5"/></svg>'
+    )
+    return f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
+
+
+def steps(process: Json, view: View) -> None:
+    """What a process did in two minutes: cold starts, requests, steps and KV cache. A click on a request opens it."""
+    end = address.get("at") or process["since"] or process["last_seen"]
+    try:
+        until = instant(end) + LOOK / 2
+    except ValueError:
+        until = instant(process["last_seen"]) + LOOK / 2
+    begin = until - LOOK
+    names = {name: process[name] for name in ("service", "instance", "process_tenant")}
+    answer = fetch(ask("processes/timeline", **names, start=written(begin), end=written(until)))
+    with st.container(border=True, key="steps"):
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            name = plain(process["instance"] or process["service"])
+            st.markdown(f"**{name}**, two minutes from {clock(written(begin), view.zone)} on")
+            for title, by in (("‹ earlier", -LOOK), ("later ›", LOOK)):
+                if st.button(title, key=f"steps-{title}"):
+                    address.choose(at=written(until - LOOK / 2 + by))
+            if st.button("close", key="steps-close"):
+                address.choose(sel=None, at=None)
+        if isinstance(answer, Problem):
+            components.problem(answer)
+            return
+        starts = fetch(ask("cold_starts", start=written(begin), end=written(until)))
+        own = (
+            []
+            if isinstance(starts, Problem)
+            else [one for one in starts["cold_starts"] if all(one[name] == value for name, value in names.items())]
+        )
+        picture = tracks.of_process(answer, own)
+        if picture is None:
+            st.caption("Nothing is known of the process in these minutes: no step, no request, no start.")
+            return
+        opened = trail.draw(picture, "process-trail", view.zone)
+        if answer["steps_total"] > len(answer["steps"]["step"]):
+            st.caption(
+                f"The newest {count(len(answer['steps']['step']))} of {count(answer['steps_total'])} steps are drawn."
+            )
+        if opened:
+            pages = st.session_state["pages"]
+            st.switch_page(pages["request"], query_params={"trace_id": opened[0], "span_id": opened[1]})

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 import streamlit as st
 
-from dashboard import address, charts, components, waterfall
+from dashboard import address, components, tracks, why
 from dashboard.api import Problem, ask, fetch
-from dashboard.components import metric
-from dashboard.filters import selected
+from dashboard.components import trail as picture
+from dashboard.filters import selected, written
 from dashboard.help_texts import HELP
-from dashboard.transform import Json, missed, phase_totals, placed
+from dashboard.transform import Json, phase_totals, placed
+from dashboard.views import request_head
 from tokentrail.shared.formatting import (
+    MINUS,
     UNDEFINED,
-    clock,
     count,
     duration,
-    of_tenant,
+    instant,
     percent,
-    plain,
     prefill_interference,
-    tpot,
     wait_reasons,
 )
 
@@ -33,6 +32,14 @@ OPEN_REFRESH_S = 2.0
 LOOK_BACK = "-30d"
 LISTED = 1000
 """Requests of a trace that the API lists at most."""
+LONGEST_S = 3600.0
+"""The collector tells an hour of a process at most."""
+LEVELS = {
+    "steps": "Found by the steps of its process.",
+    "estimated": "Estimated from requests of its process: the engine does not tell its steps.",
+    "phases": "Found by the phases alone.",
+    "none": "Its engine tells no phases, so nothing is known beyond TTFT and the rest.",
+}
 
 
 def page() -> None:
@@ -94,29 +101,54 @@ def body(trace_id: str, span_id: str) -> None:
     if isinstance(trail, Problem):
         components.problem(trail)
         return
-    head(trail)
+    request_head.head(trail)
     with st.container(border=True, key="waterfall"):
-        if (figure := waterfall.figure(trail)) is not None:
-            st.plotly_chart(figure, key="chart-waterfall", **charts.show_options())
-        if not trail["tokens"]:
-            st.caption(
-                "No single tokens are recorded: its engine sends one span per request, or no token was emitted yet."
-            )
-        if behind := len(trail["tokens"]) - len(placed(trail["tokens"])):
-            st.caption(
-                f"{count(behind)} tokens are not drawn: a token before them is missing, so their times are not known."
-            )
-        for name in ("steps", "events"):
-            if (all_of_them := trail[f"{name}_total"] or 0) > (shown := len(trail[name])):
-                st.caption(
-                    f"This page has {count(shown)} of {count(all_of_them)} {name}. The tables below count only these."
-                )
+        waterfall(trail)
     left, right = st.columns(2)
     with left:
+        causes(trail)
         phases(trail)
     with right:
         waits(trail)
     others(trail)
+
+
+def waterfall(trail: Json) -> None:
+    """The tracks of the request, with the other requests of its process. A click on one of them opens it."""
+    drawn = tracks.of_request(trail, timeline(trail["request"]), datetime.now(UTC))
+    if drawn is not None:
+        opened = picture.draw(drawn, "trail", selected().zone)
+        st.caption(
+            "Wheel: zoom · drag: move · double click: all · click on another request: open it"
+            + (f" · {count(drawn.lanes_left_out)} more requests ran here" if drawn.lanes_left_out else "")
+        )
+        if opened:
+            st.query_params.update({"trace_id": opened[0], "span_id": opened[1]})
+            st.rerun()
+    if not trail["tokens"]:
+        st.caption("No single tokens are recorded: its engine sends one span per request, or no token was emitted yet.")
+    if behind := len(trail["tokens"]) - len(placed(trail["tokens"])):
+        st.caption(
+            f"{count(behind)} tokens are not drawn: a token before them is missing, so their times are not known."
+        )
+    for name in ("steps", "events"):
+        if (all_of_them := trail[f"{name}_total"] or 0) > (shown := len(trail[name])):
+            st.caption(
+                f"This page has {count(shown)} of {count(all_of_them)} {name}. The tables below count only these."
+            )
+
+
+def timeline(request: Json) -> Json | None:
+    """What the engine process did during the request. None: it is not known, or the key may not see it."""
+    begin = instant(request["start"])
+    seconds = min(request["e2e_s"] or (datetime.now(UTC) - begin).total_seconds(), LONGEST_S)
+    if not request["instance"] or seconds <= 0:
+        return None
+    asked = {name: request[name] for name in ("service", "instance", "process_tenant")}
+    found = fetch(
+        ask("processes/timeline", **asked, start=request["start"], end=written(begin + timedelta(seconds=seconds)))
+    )
+    return None if isinstance(found, Problem) else found
 
 
 def _trail(trace_id: str, span_id: str | None) -> Json | Problem:
@@ -125,72 +157,34 @@ def _trail(trace_id: str, span_id: str | None) -> Json | Problem:
     return trail if isinstance(trail, Problem) else {**trail, "steps": trail["steps"] or []}
 
 
-def head(trail: Json) -> None:
-    """The request's labels, times, outcome and numbers."""
-    request = trail["request"]
-    names = [
-        request["operation"],
-        request["model"],
-        of_tenant(request["service"] or request["engine"], request),
-        request["variant"],
-        request["tenant"],
-    ]
-    st.markdown(plain(" · ".join(name for name in names if name)))
-    st.caption(
-        plain(
-            f"{request['request_id'] or UNDEFINED} · arrived {clock(request['start'], selected().zone)} · "
-            f"{outcome(request)}"
-        )
-    )
-    if request["hops"]:
-        st.caption(plain(" → ".join(hop(one) for one in request["hops"])))
-    verdicts(request)
-    numbers = [
-        ("TTFT", duration(request["ttft_s"])),
-        ("TPOT", tpot(request)),
-        ("E2E", duration(request["e2e_s"])),
-        ("Queue", duration(request["queue_s"])),
-        ("Input tokens", count(request["input_tokens"])),
-        ("Cached tokens", count(request["cached_tokens"])),
-        ("Output tokens", count(request["output_tokens"])),
-        ("Preemptions", count(request["preemptions"])),
-    ]
-    with st.container(border=True, key="request-numbers"):
-        for column, (label, value) in zip(st.columns(len(numbers)), numbers, strict=True):
-            with column:
-                metric(label, value)
-
-
-VERDICT_COLOURS: dict[str, Any] = {"good": "green", "bad": "red", "pending": "blue"}
-
-
-def verdicts(request: Json) -> None:
-    """A badge for each SLO that selects the request, and the thresholds that it missed."""
-    if not request["verdicts"]:
-        st.caption("No SLO selects this request.")
+def causes(trail: Json) -> None:
+    """The table of causes: what people call them, the time before and after the first token, and beyond typical."""
+    explained = trail["explained"]
+    if not explained or not explained["causes"]:
         return
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="verdicts"):
-        for one in request["verdicts"]:
-            st.badge(f"{one['slo']}: {one['verdict']}", color=VERDICT_COLOURS.get(one["verdict"], "gray"))
-        for sentence in missed(request["verdicts"]):
-            st.caption(plain(sentence), width="content")
+    st.subheader("Why it took so long", help=HELP["Why it took so long"])
+    rows = [
+        {
+            "cause": group.name,
+            "to the first token": duration(group.ttft_s) if group.ttft_s else UNDEFINED,
+            "after it": duration(group.rest_s) if group.rest_s else UNDEFINED,
+            "beyond typical": UNDEFINED if group.excess_s is None else signed(group.excess_s),
+        }
+        for group in why.groups(explained)
+    ]
+    with st.container(key="causes"):
+        components.table(rows)
+        st.caption(LEVELS.get(explained["level"], ""))
 
 
-def hop(one: Json) -> str:
-    """A reporter of the request, and the time that it added: `app (client): E2E 1.00 s, 50 ms added`."""
-    added = "" if one["added_e2e_s"] is None else f", {duration(one['added_e2e_s'])} added"
-    return f"{one['service'] or one['engine']} ({one['vantage']}): E2E {duration(one['e2e_s'])}{added}"
-
-
-def outcome(request: Json) -> str:
-    """Status with its reason: `ok (stop)`, `error (engine_died)`, `in_flight`."""
-    reason = request["error_type"] or request["finish_reason"]
-    return f"{request['status']} ({reason})" if reason else str(request["status"])
+def signed(seconds: float) -> str:
+    """A difference in seconds: `+1.2 s`, `−3 ms`."""
+    return ("+" if seconds >= 0 else MINUS) + duration(abs(seconds))
 
 
 def phases(trail: Json) -> None:
     """The table of phases: time, share and number of stretches of each."""
-    st.subheader("Where the time went", help="The phases neither overlap nor leave a gap: together they are E2E.")
+    st.subheader("Phases", help="The phases neither overlap nor leave a gap: together they are E2E.")
     rows = [
         {
             "phase": total.name,

@@ -37,7 +37,7 @@ ALLOWED = {
         "tokentrail.semconv",
         "tokentrail.trail",
     },
-    "tokentrail/shared": {"tokentrail.shared"},
+    "tokentrail/shared": {"tokentrail.shared", "tokentrail.semconv", "tokentrail.version"},
     "instrumented_engine": {"instrumented_engine", "tokentrail"},
     "collector": {
         "collector",
@@ -73,6 +73,8 @@ ALLOWED = {
         "tokentrail.shared.connection",
         "tokentrail.shared.formatting",
         "tokentrail.shared.hosts",
+        "tokentrail.shared.otlp_json",
+        "tokentrail.shared.perfetto",
         "tokentrail.semconv",
     },
 }

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dashboard.filters import refresh_s
+from dashboard.tracks import extent
 from dashboard.transform import (
     goodput,
     idle_last,
@@ -14,7 +15,6 @@ from dashboard.transform import (
     slo_state,
     thresholds,
 )
-from dashboard.waterfall import extent, figure
 
 WINDOW = {"start": "2026-11-21T10:00:03Z", "end": "2026-11-21T10:00:40Z", "complete_until": "2026-11-21T10:00:40Z"}
 
@@ -25,15 +25,6 @@ def token(index, offset, wait, step=0, phase="decode"):
 
 def phase(name, offset, length):
     return {"name": name, "offset_s": offset, "duration_s": length}
-
-
-def step(number, offset, length, prefill=0):
-    return {
-        "step": number, "offset_s": offset, "duration_s": length, "prefill_tokens": prefill, "decode_tokens": 2,
-        "running": 2, "waiting": 0, "preempted": 0, "kv_blocks_used": 1, "kv_blocks_total": 4, "kv_blocks_evicted": 0,
-        "waiting_for_batch": None, "waiting_for_tokens": 0, "waiting_for_kv": 2, "waiting_for_priority": 1,
-        "interferes": False,
-    }  # fmt: skip
 
 
 PHASES = [
@@ -148,73 +139,9 @@ def test_a_range_is_refreshed_when_its_charts_have_a_new_bucket():
     assert [refresh_s(name) for name in ("5m", "15m", "1h", "30d", "custom")] == [5.0, 10.0, 40.0, 60.0, 30.0]
 
 
-def trail(**more):
-    empty = {"phases": [], "tokens": [], "steps": [], "events": []}
-    return {"request": {"e2e_s": 1.0, "ttft_s": 0.3}} | empty | more
-
-
-def test_the_waterfall_has_a_panel_for_what_there_is():
-    assert len(figure(trail(phases=PHASES)).data) == len(PHASES)
-    whole = figure(trail(phases=PHASES, tokens=TOKENS, steps=[step(1, 0.1, 0.2, prefill=4)]))
-    assert sum(len(bars.y) for bars in whole.data if bars.type == "bar" and bars.orientation == "h") == len(
-        PHASES + TOKENS
-    )
-    assert {bars.width for bars in whole.data if bars.type == "bar" and bars.yaxis == "y2"} == {0.8}
-    assert figure(trail()) is None  # without axes that nothing is on
-    assert extent(trail(tokens=TOKENS, request={"e2e_s": None})) == 1.0
-
-
-def test_a_time_to_the_first_token_is_written_inside_of_the_figure():
-    sides = []
-    for ttft in (0.0, 0.49, 0.51, 1.0):
-        drawn = figure(trail(phases=[phase("decode", 0.0, 1.0)], request={"e2e_s": 1.0, "ttft_s": ttft}))
-        [text] = [one for one in drawn.layout.annotations if one.text.startswith("first token")]
-        sides.append((text.x, text.xanchor))
-    assert sides == [(0.0, "left"), (0.49, "left"), (0.51, "right"), (1.0, "right")]
-
-
-def test_an_axis_of_hours_counts_no_kiloseconds():
-    axes = [figure(trail(phases=[phase("decode", 0.0, length)])).layout.xaxis for length in (999.0, 25_200.0)]
-    assert [axis.tickformat for axis in axes] == ["~s", ",~r"]
-
-
-def test_names_are_short_in_a_figure_and_have_their_quotes():
-    """Plotly reads `&lt;`, but not `&quot;`."""
-    names = ['"q" it\'s', "p" * 5000, "\u202edrawkcab"]
-    drawn = figure(trail(phases=[phase(name, 0.0, 1.0) for name in names]))
-    assert [bars.name for bars in drawn.data] == ['"q" it\'s', "p" * 39 + "…", r"\u202edrawkcab"]
-
-
-def test_names_from_outside_cannot_mark_up_the_figure():
-    drawn = figure(trail(phases=[phase("<a href='javascript:alert(1)'>x</a>", 0.0, 1.0)], tokens=TOKENS))
-    assert "<a" not in drawn.to_json().replace("\\u003c", "<")
-
-
-def test_a_step_of_the_waterfall_says_what_the_waiting_lack():
-    drawn = figure(trail(phases=PHASES, tokens=TOKENS, steps=[step(1, 0.1, 0.2)]))
-    [text] = {text for bar in drawn.data for text in (bar.hovertext or ()) if "decoded" in text}
-    assert text.endswith("2 running, 0 waiting (2 for kv, 1 for priority)")
-
-
-@pytest.mark.parametrize(("tokens", "every"), [(9, 1), (10, None)])
-def test_few_tokens_have_no_tick_for_half_a_token(tokens, every):
-    drawn = figure(trail(phases=PHASES, tokens=[token(n, 0.1 + n / 100, 0.01, n) for n in range(tokens)]))
-    assert drawn.layout.yaxis2.dtick == every
-
-
-def test_a_token_of_an_unknown_step_names_none():
-    drawn = figure(trail(phases=PHASES, tokens=[token(0, 0.3, 0.3, 7), token(1, 0.5, 0.2, None)]))
-    texts = {text for bar in drawn.data for text in (bar.hovertext or ()) if text.startswith("token ")}
-    assert sorted(text.rpartition(", step ")[2] if ", step " in text else "-" for text in texts) == ["-", "7"]
-    assert not any("None" in text for text in texts)
-
-
 GAP = [TOKENS[0], token(3, None, 0.7, 5)]
 
 
 def test_a_token_behind_a_missing_one_is_not_drawn():
     assert placed(GAP) == TOKENS[:1]
-    assert extent(trail(tokens=GAP, request={"e2e_s": None})) == 0.3
-    drawn = [text for bar in figure(trail(tokens=GAP)).data for text in bar.hovertext or () if "token" in text]
-    assert [text.split("<")[0] for text in drawn] == ["token 0"]
-    assert figure(trail(tokens=GAP[1:])) is None
+    assert extent({"phases": [], "tokens": GAP, "request": {"e2e_s": None}}) == 0.3

@@ -20,6 +20,7 @@ NEEDED = {
     "goodput": {"ttft": "500ms", "surface": "1"},
     "compare": {"a.vantage": "server", "b.vantage": "client"},
     "check": {"slo": "chat"},
+    "processes/timeline": {"service": "chat", "instance": "i-1"},
 }
 """Parameters without which a route gives no answer, by its path below /api/v1/."""
 

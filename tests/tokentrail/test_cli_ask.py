@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from tests.contract.commands import PAGES, commands
 from tests.support.collector import Collector
 from tokentrail import KvEvent, Phase, Trail
-from tokentrail.cli import perfetto
 from tokentrail.cli.api import Api
 from tokentrail.cli.app import app
 from tokentrail.cli.request import WIDTH, lines
 from tokentrail.cli.requests import follow, line
+from tokentrail.shared import perfetto
 
 MS = 1_000_000
 ASKING = ("status", "slos", "incidents", "requests", "request", "explain", "spans", "doctor", "tail", "backup")

@@ -154,8 +154,8 @@ def request(
     as_json: AsJson = False,
 ) -> None:
     """Show one request: its phases, tokens and events on one time axis."""
-    from tokentrail.cli import perfetto as perfetto_
     from tokentrail.cli import request as request_
+    from tokentrail.shared import perfetto as perfetto_
 
     detail = _ask(api, lambda client: client.request(wanted, **_filters(span_id=span_id)))
     if perfetto:

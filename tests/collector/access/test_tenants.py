@@ -74,6 +74,8 @@ REFUSED = {
     "/api/v1/kv": ASKED[:2],
     "/api/v1/cold_starts": ASKED[:2],
     "/api/v1/engines": ASKED[:2],
+    "/api/v1/processes": ASKED[:2],
+    "/api/v1/processes/timeline": ["service=globex-service&instance=globex-instance"],
     "/api/v1/samples": ASKED[:2],
     "/api/v1/samples/latencies": ASKED[:2],
     "/api/v1/timeseries": [f"metric={metric}" for metric in PROCESS_METRICS],

@@ -9,6 +9,7 @@ from collector.status import IngestStatus
 from collector.store import Store
 from tests.support.api import build_shared_api
 from tests.support.day import SLOS, new_day
+from tokentrail.shared.formatting import instant
 
 SECOND = 1_000_000_000
 
@@ -29,6 +30,10 @@ def lived(tmp_path_factory):
 
     yield day, get
     store.close()
+
+
+def time_of(text):
+    return instant(text).timestamp() * SECOND
 
 
 def causes(answer):
@@ -118,3 +123,79 @@ def test_the_verdict_names_each_fault_at_its_time(lived, at, said, first):
     assert box["kind"] == first
     assert [one for one in (box, *box["inside"]) if one["kind"] == "slo_burn"]
     assert said in " ".join(filter(None, (answer["who"], answer["why"], box["title"])))
+
+
+def test_the_process_that_hangs_stands_first_and_is_not_hidden_behind_its_service(lived):
+    day, get = lived
+    found = get("processes")
+    first, *others = found["processes"]
+    assert (first["instance"], first["state"], first["in_flight"]) == ("sglang-a-91ee", "hangs", 18)
+    assert day.at(13, 1) < time_of(first["since"]) <= day.at(13, 2) + SECOND
+    assert found["processes_total"] == len(day.processes()) == 1 + len(others)
+    states = {one["instance"]: (one["state"], one["in_flight"]) for one in others}
+    assert states["sglang-b-5e77"] == ("ok", 0), "of the same service"
+    assert states["vllm-a-7f9c"] == ("quiet", 0), "it was replaced at 12:00"
+
+
+def test_the_numbers_of_a_process_are_those_of_its_own_requests_and_steps(lived):
+    day, get = lived
+    (one,) = (one for one in get("processes")["processes"] if one["instance"] == "vllm-a-7f9c")
+    planned = {process.instance: requests for process, requests in day.processes()}
+    assert one["requests"] == len(planned["vllm-a-7f9c"])
+    assert one["preemptions"] > 20
+    assert 0.02 < one["step_p50_s"] < one["step_p99_s"]
+    assert one["ttft_p99_s"] > 1 > one["attainment"]
+    curves = [one[f"{name}_curve"] for name in ("running", "waiting", "kv")]
+    assert [len(curve) for curve in curves] == [40, 40, 40]
+    assert max(value for value in curves[2] if value is not None) > 0.95, "the storm"
+    assert curves[0][-1] is None, "it runs no more"
+
+
+def test_filters_choose_processes(lived):
+    _, get = lived
+    found = get("processes", model="smollm2-1.7b")["processes"]
+    assert {one["instance"] for one in found} == {"tt-a-11aa", "tt-b-22bb"}
+
+
+def test_a_process_is_shown_step_by_step_with_its_requests(lived):
+    day, get = lived
+    begin, end = day.at(13, 1), day.at(13, 4)
+    found = get("processes/timeline", begin, end, service="qwen-8b", instance="sglang-a-91ee")
+    steps = found["steps"]
+    assert found["steps_total"] == len(steps["step"]) > 20
+    assert steps["step"] == sorted(steps["step"])
+    assert begin + steps["offset_s"][-1] * SECOND < day.at(13, 2) + SECOND, "it hangs"
+    still_open = [one for one in found["requests"] if one["status"] == "in_flight"]
+    assert len(still_open) == 18
+    assert {one["tenant"] for one in still_open} == {"acme"}
+    ended = [one for one in found["requests"] if one["status"] == "ok"]
+    assert ended
+    assert all(sum(p["duration_s"] for p in one["phases"]) == pytest.approx(one["e2e_s"], abs=1e-6) for one in ended)
+    assert get("processes/timeline", begin, end, service="qwen-8b", instance="tt-a-11aa")["steps_total"] == 0
+
+
+def test_a_request_that_ended_behind_the_window_is_there_once(lived):
+    day, get = lived
+    found = get("processes/timeline", day.at(10, 22), day.at(10, 22.5), service="llama-70b", instance="vllm-a-7f9c")
+    ids = [one["span_id"] for one in found["requests"]]
+    assert len(ids) == len(set(ids)) == found["requests_total"]
+    assert {one["status"] for one in found["requests"]} <= {"ok", "error", "cancelled"}
+
+
+def test_more_than_an_hour_step_by_step_is_refused(lived):
+    day, get = lived
+    with pytest.raises(AssertionError, match="must be an hour before end at most"):
+        get("processes/timeline", day.at(10), day.at(11) + SECOND, service="llama-70b", instance="vllm-a-7f9c")
+    get("processes/timeline", day.at(10), day.at(11), service="llama-70b", instance="vllm-a-7f9c")
+
+
+def test_a_request_tells_what_a_typical_one_takes_and_what_people_call_its_causes(lived):
+    day, get = lived
+    slowest = get("requests", day.at(12, 4), day.at(13, 1), sort="ttft", slo="chat", verdict="bad", limit=1)[
+        "requests"
+    ][0]
+    told = get(f"requests/{slowest['trace_id']}", day.at(12), day.end)["explained"]
+    assert told["typical_ttft_s"] < 0.5 < 1 < slowest["ttft_s"]
+    assert told["typical_rest_s"] == pytest.approx(0.029 * (slowest["output_tokens"] - 1), rel=0.5)
+    assert {"own prompt", "others' prompts"} & {cause["group"] for cause in told["causes"]}
+    assert all(cause["colour"].startswith("#") for cause in told["causes"])

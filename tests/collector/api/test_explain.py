@@ -472,7 +472,7 @@ def test_the_causes_of_one_request_add_up_to_its_e2e(rows, api):
     assert [[one["trace_id"] for one in cause["culprits"]] for cause in told["causes"]] == [
         [found[0]["trace_id"]], [], [], [],
     ]  # fmt: skip
-    assert api(f"requests/{found[10]['trace_id']}")["explained"] == {"level": None, "causes": []}
+    assert api(f"requests/{found[10]['trace_id']}")["explained"]["level"] is None
     begun = rows.open(start=NOW - 9 * SECOND, seen=NOW - SECOND)
     assert api(f"requests/{begun['trace_id']}")["explained"] is None
 

@@ -1,0 +1,154 @@
+"""The first lines of the page Request: what was missed and why, what leads on from it, and its numbers."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import streamlit as st
+
+from dashboard import address, why
+from dashboard.api import Params, Problem, ask, fetch
+from dashboard.components import metric
+from dashboard.filters import CUSTOM, View, selected, written
+from dashboard.transform import Json
+from dashboard.views.engines import process_id
+from tokentrail.shared import otlp_json, perfetto
+from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, instant, of_tenant, plain, tpot
+
+BESIDE = 200
+"""So many slower ones are asked for, of which the last is the nearest unless there are more."""
+AROUND = timedelta(minutes=15)
+
+
+def head(trail: Json) -> None:
+    """What was missed and why, the request's labels and times, what leads on, and its numbers."""
+    request, explained = trail["request"], trail["explained"]
+    states = {one["verdict"] for one in request["verdicts"]}
+    colour = next((VERDICT_COLOURS[state] for state in ("bad", "pending", "good") if state in states), "gray")
+    with st.container(key="verdict", gap="small"):
+        st.markdown(f"##### :{colour}[●] {why.verdict(request)}. {why.why(request, explained)}")
+        if beside := why.typical(request, explained):
+            st.caption(beside)
+    leads(trail)
+    names = [
+        request["operation"],
+        request["model"],
+        of_tenant(request["service"] or request["engine"], request),
+        request["instance"],
+        request["variant"],
+        request["tenant"],
+    ]
+    st.markdown(plain(" · ".join(name for name in names if name)))
+    st.caption(
+        plain(
+            f"{request['request_id'] or UNDEFINED} · arrived {clock(request['start'], selected().zone)} · "
+            f"{outcome(request)}"
+        )
+    )
+    if request["hops"]:
+        st.caption(plain(" → ".join(hop(one) for one in request["hops"])))
+    numbers = [
+        ("TTFT", duration(request["ttft_s"])),
+        ("TPOT", tpot(request)),
+        ("E2E", duration(request["e2e_s"])),
+        ("Queue", duration(request["queue_s"])),
+        ("Input tokens", count(request["input_tokens"])),
+        ("Cached tokens", count(request["cached_tokens"])),
+        ("Output tokens", count(request["output_tokens"])),
+        ("Preemptions", count(request["preemptions"])),
+    ]
+    with st.container(border=True, key="request-numbers"):
+        for column, (label, value) in zip(st.columns(len(numbers)), numbers, strict=True):
+            with column:
+                metric(label, value)
+
+
+VERDICT_COLOURS: dict[str, Any] = {"good": "green", "bad": "red", "pending": "blue"}
+
+
+def leads(trail: Json) -> None:
+    """Links to requests like this one and to its process, the next slower and faster one, and downloads."""
+    request, view = trail["request"], selected()
+    like = [(name, request[name]) for name in ("model", "slo_class") if request[name]]
+    missed = [miss["threshold"] for one in request["verdicts"] for miss in one["missed"]]
+    metric_of = missed[0] if missed else "e2e"
+    begin = instant(request["start"])
+    around = {"range": CUSTOM, "start": written(begin - AROUND), "end": written(begin + AROUND)}
+    with st.container(horizontal=True, gap="small", key="leads", vertical_alignment="center"):
+        st.link_button("Like this one", address.link("explore", like, **around), icon=":material/grid_on:")
+        if request["instance"]:
+            process = {name: request[name] for name in ("service", "instance", "process_tenant") if request[name]}
+            st.link_button(
+                "Its process then",
+                address.link("engines", **around, sel=process_id(process), at=request["start"]),
+                icon=":material/memory:",
+            )
+        for name, title, other in neighbours(listed(view, request), request, metric_of):
+            with st.container(key=name, width="content"):
+                if (
+                    st.button(title, disabled=other is None, help=f"the next one by {metric_of.upper()} in the range")
+                    and other
+                ):
+                    st.query_params.update(other)
+                    st.rerun()
+        st.download_button(
+            "Perfetto",
+            data=lambda: json.dumps(perfetto.trace(trail)),
+            file_name=f"{request['trace_id']}.perfetto.json",
+            mime="application/json",
+            icon=":material/download:",
+            help="a trace that ui.perfetto.dev opens",
+        )
+        st.download_button(
+            "OTLP",
+            data=lambda: json.dumps(otlp_json.spans(trail)),
+            file_name=f"{request['trace_id']}.otlp.json",
+            mime="application/json",
+            icon=":material/download:",
+            help="spans as OTLP in JSON, which a collector takes at /v1/traces",
+        )
+
+
+def listed(view: View, request: Json) -> list[tuple[str, str]]:
+    """The requests among which the buttons move: those of the header's range, or around a request outside of it."""
+    fixed = view.at(address.moment())
+    try:
+        is_inside = instant(fixed.start) <= instant(request["end"] or request["start"]) < instant(fixed.end)
+    except ValueError:  # a time that is none
+        is_inside = False
+    begin = instant(request["start"])
+    times = (fixed.start, fixed.end) if is_inside else (written(begin - AROUND), written(begin + AROUND))
+    return [("start", times[0]), ("end", times[1]), *view.labels, *([("slo", view.slo)] if view.slo else [])]
+
+
+def neighbours(params: Params, request: Json, by: str) -> list[tuple[str, str, dict[str, str] | None]]:
+    """Key and title of two buttons, and the request to which each leads: the next slower and the next faster one."""
+    value = request.get(f"{by}_s")
+    found: list[Json | None] = [None, None]
+    if value is not None:
+        for place, bound in enumerate(("at_least", "at_most")):
+            asked = fetch(ask("requests", params, metric=by, sort=by, limit=BESIDE, **{bound: f"{value:.9f}s"}))
+            rest = (
+                []
+                if isinstance(asked, Problem)
+                else [r for r in asked["requests"] if r["span_id"] != request["span_id"]]
+            )
+            found[place] = next(iter(rest[::-1] if place == 0 else rest), None)
+    return [
+        (name, title, None if one is None else {"trace_id": one["trace_id"], "span_id": one["span_id"]})
+        for (name, title), one in zip((("previous", "‹ slower"), ("next", "faster ›")), found, strict=True)
+    ]
+
+
+def hop(one: Json) -> str:
+    """A reporter of the request, and the time that it added: `app (client): E2E 1.00 s, 50 ms added`."""
+    added = "" if one["added_e2e_s"] is None else f", {duration(one['added_e2e_s'])} added"
+    return f"{one['service'] or one['engine']} ({one['vantage']}): E2E {duration(one['e2e_s'])}{added}"
+
+
+def outcome(request: Json) -> str:
+    """Status with its reason: `ok (stop)`, `error (engine_died)`, `in_flight`."""
+    reason = request["error_type"] or request["finish_reason"]
+    return f"{request['status']} ({reason})" if reason else str(request["status"])
