@@ -43,6 +43,7 @@ if "TMPDIR" not in os.environ and (in_memory := memory()):
 PROCESSES = (
     "dashboard/test_pages.py",
     "dashboard/test_day.py",
+    "dashboard/test_engines_and_request.py",
     "dashboard/test_small.py",
     "dashboard/test_brush.py",
     "e2e",
