@@ -75,7 +75,7 @@ class Processes(Answer):
     step_s: float
     """Width of a bucket of the curves; the first begins with the window."""
     processes: list[ProcessNumbers]
-    """Those in trouble first, then the latest, at most 100."""
+    """The processes in trouble first, then the latest, at most 100."""
     processes_total: int
 
 

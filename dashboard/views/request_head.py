@@ -18,7 +18,7 @@ from tokentrail.shared import otlp_json, perfetto
 from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, instant, of_tenant, plain, tpot
 
 BESIDE = 200
-"""So many slower ones are asked for, of which the last is the nearest unless there are more."""
+"""How many slower requests are asked for; the last one is the nearest unless there are more."""
 AROUND = timedelta(minutes=15)
 
 

@@ -131,7 +131,7 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
         live.counters.on_explained(segment)
         live.refresh()
     for params in ({}, {"model": "m"}):
-        for path in ("summary", "slos", "requests", "kv", "cold_starts", "engines", "incidents"):
+        for path in ("summary", "slos", "requests", "kv", "cold_starts", "engines", "processes", "incidents"):
             api(path, **params)
         api("goodput", ttft="1s", surface=1, **params)
         for metric in METRICS:
@@ -146,6 +146,7 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     for path in ("samples/latencies", "explain", "differences", "heatmap", "labels", "changes"):
         api(path)
     api(f"requests/{made[0]['trace_id']}")
+    api("processes/timeline", **{name: made[0][name] for name in ("service", "instance")})
     api("verdict", end="-1h", start="-2h")
     for path in ("spans", "spans/names", "storage"):
         api(path)
