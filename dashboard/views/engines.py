@@ -59,7 +59,8 @@ def body(view: View) -> None:
     st.markdown(f"##### {sentence(shown)}")
     engines = fetch(ask("engines", view.params))
     known = [] if isinstance(engines, Problem) else engines["engines"]
-    chosen = table(shown, answer["window"]["end"], view, known)
+    with st.container(key="engines"):
+        chosen = table(shown, answer["window"]["end"], view, known)
     if (left := answer["processes_total"] - len(shown)) > 0:
         st.caption(f"{count(left)} more processes are not shown: choose a shorter range or filters.")
     if chosen is not None and process_id(chosen) != address.get("sel"):

@@ -114,7 +114,7 @@ def test_a_brush_over_a_chart_becomes_the_range_and_is_in_the_url(page, dashboar
 def test_engines_and_their_cold_starts_are_listed(page, dashboard):
     page.goto(f"{dashboard}/engines?range=1h")
     (engine,) = rows(part(page, "engines"))
-    assert engine[:3] == ["engine", "tokentrail", "baseline"]
+    assert {"engine", "tokentrail", "baseline"} <= {*engine}
     (start,) = rows(part(page, "cold-starts"))
     assert start[1] == "3.00 s"
     assert start[-1] == "load_weights 2.00 s, warm_up 1.00 s"
