@@ -23,6 +23,7 @@ BENCHMARKS = (
     "engine_quality",
     "engine_pressure",
     "alerts_simulation",
+    "alerts_kv_waits",
     "chance",
     "alerts_cost",
     "alerts",

@@ -3,7 +3,9 @@
 from decimal import Decimal
 
 import numpy as np
+import pytest
 
+from benchmarks.alerts_kv_waits import tickets
 from benchmarks.alerts_simulation import STEP_S, false_alarms, month
 from collector.slo.burn import Tally, burn_rules, fires, load_windows
 from collector.slo.model import Slo
@@ -47,3 +49,9 @@ def test_requests_are_bad_at_the_rate_of_the_budget():
     all_, bad = month(np.random.default_rng(4), Decimal("0.05"), 60)
     assert abs(bad[-1] / all_[-1] - 0.05) < 0.001
     assert abs(all_[-1] / (30 * 1440) - 60) < 0.5
+
+
+@pytest.mark.parametrize(("blocks", "is_any"), [(90, True), (800, False)])
+def test_waits_for_blocks_are_a_ticket_where_blocks_are_few(blocks, is_any):
+    found = tickets(np.random.default_rng(4), 2.0, blocks, 1 / 24)
+    assert (found["share"] > 0.25, found["tickets_per_30_days"] > 0) == (is_any, is_any)
