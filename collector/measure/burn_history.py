@@ -84,10 +84,14 @@ class History:
         self._read += self._counted(*between)
         return True
 
-    def minutes(self, key: Key) -> Minutes:
-        """The requests of one of them up to the minute of the window's end."""
+    def minutes(self, key: Key, *, asked: bool = False) -> Minutes:
+        """The requests of one of them up to the minute of the window's end.
+
+        `asked`: only from the longest window of a rule before the window on, although older ones may be known.
+        """
         oldest_ns = self._oldest_ns(self._slos[key[0]])
-        first = max(self._start_ns, oldest_ns) // MINUTE_NS
+        start_ns = max(self._start_ns, self._asked_ns) if asked else self._start_ns
+        first = max(start_ns, oldest_ns) // MINUTE_NS
         length = (self._window.end_ns - 1) // MINUTE_NS - first + 1
         place = self.keys.index(key)
         judged, bad = np.zeros((2, length))
@@ -97,7 +101,7 @@ class History:
             at = minute[known] - first
             judged[at] += one["judged"][place][known]
             bad[at] += one["bad"][place][known]
-        return Minutes(first, judged, bad, is_all=self._start_ns <= oldest_ns)
+        return Minutes(first, judged, bad, is_all=start_ns <= oldest_ns)
 
     def bad(self) -> dict[Key, float]:
         """How many requests of each were bad in all minutes that are known."""

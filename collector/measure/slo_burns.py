@@ -179,13 +179,15 @@ def _past(
     key = slo.name, tenant
     if history.bad()[key] < min(rule.least_bad for rule in rules):
         return
+    asked = True
     while True:
-        minutes = history.minutes(key)
+        minutes = history.minutes(key, asked=asked)
         found = stretches(minutes, rules, slo.budget)
         over = [one for one in found if not (one.lasts and burns_now)]
         inside = [one for one in over if (one.last + 1) * MINUTE_NS > window.start_ns]
-        if all(one.first is not None for one in inside) or not history.go_back():
+        if all(one.first is not None for one in inside) or not (asked or history.go_back()):
             break
+        asked = False
     for one in inside:
         first = minutes.first if one.first is None else one.first
         of_burn = slice(first - minutes.first, one.last + 1 - minutes.first)
