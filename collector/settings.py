@@ -333,7 +333,8 @@ class Settings(BaseSettings):
     @property
     def names(self) -> frozenset[str]:
         """The attributes whose text becomes a column of the store."""
-        return COLUMNS.union(self.decoding.tenant_attributes, self.decoding.slo_class_attributes)
+        given = (attribute for _, attribute in self.decoding.label_attributes)
+        return COLUMNS.union(self.decoding.tenant_attributes, self.decoding.slo_class_attributes, given)
 
     @property
     def store_dsn(self) -> str:

@@ -20,6 +20,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from collector.receive.envelope import MEASURED
+from collector.receive.labels import bound
 from tokentrail import semconv
 
 LONGEST: Final = 1024
@@ -131,8 +132,12 @@ def cut_spans(request: Any, body: bytes, columns: Set[str]) -> Counter[str]:
 
 
 def has_long(message: Message, columns: Set[str]) -> bool:
-    """Tell whether a resource, a scope or a span has a name that is too long. Such a message is changed."""
+    """Tell whether a resource, a scope or a span has a name that is too long, or labels that break a bound. Such a
+    message is changed.
+    """
     cutter = Cutter(columns)
+    if not isinstance(message, InstrumentationScope) and bound(message.attributes):
+        return True
     match message:
         case Resource():
             cutter.resource(message)

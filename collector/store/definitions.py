@@ -10,6 +10,8 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from tokentrail.semconv import LABEL_PREFIX
+
 SQL_DIR: Final = Path(__file__).resolve().parent.parent / "sql"
 
 _COMMENT: Final = re.compile(r"[ \t]*--\s.*$", re.MULTILINE)
@@ -79,7 +81,7 @@ def read_schema(sql_dir: Path = SQL_DIR, decoding: Decoding = PLAIN) -> Schema:
     if any(labels.values()):
         parts["text"] = _labelled(parts["text"], labels)
     if decoding.label_attributes:
-        parts["label_attributes"] = _label_pairs(decoding.label_attributes, parts["value_as_text"])
+        parts["labels_beside"] = _labels_beside(decoding.label_attributes, parts["value_as_text"])
     parts["claims"] = "\n".join(parts.fill(engine / "claim.sql") for engine in engines)
     schema = Schema({}, {})
     for file in [*sorted((sql_dir / "schema").glob("*.sql")), *(engine / "views.sql" for engine in engines)]:
@@ -135,9 +137,10 @@ def _labelled(text: str, labels: Mapping[str, Sequence[str]]) -> str:
 
 
 # (("region", "cloud.region"),):
-#     [('region', arrayFirst(value -> value != '', [TEXT of the span's, …first of a list…, resource['cloud.region']]))]
-def _label_pairs(pairs: Sequence[tuple[str, str]], value_as_text: str) -> str:
-    """SQL of the labels that attributes of a span or its resource give, as pairs of a name and a value."""
+#     mapUpdate(resource, mapFilter((_, value) -> value != '', map('tokentrail.label.region',
+#         arrayFirst(value -> value != '', [TEXT of the span's, …first of a list…, resource['cloud.region']]))))
+def _labels_beside(pairs: Sequence[tuple[str, str]], value_as_text: str) -> str:
+    """SQL of the resource's attributes, with the labels that attributes of a span or its resource give."""
 
     def value_of(name: str) -> str:
         value = f"attributes.value[indexOf(attributes.key, '{name}')]"
@@ -145,8 +148,8 @@ def _label_pairs(pairs: Sequence[tuple[str, str]], value_as_text: str) -> str:
         own = f"arrayMap(v -> {value_as_text}, [{value}])[1]"
         return f"arrayFirst(value -> value != '', [{own}, {listed}, resource['{name}']])"
 
-    listed = (f"('{label}', {value_of(name)})" for label, name in pairs)
-    return f"[{', '.join(listed)}]"
+    listed = ", ".join(f"'{LABEL_PREFIX}{label}', {value_of(name)}" for label, name in pairs)
+    return f"mapUpdate(resource, mapFilter((_, value) -> value != '', map({listed})))"
 
 
 class _Parts(dict[str, str]):

@@ -141,7 +141,7 @@ SELECT * FROM joined_spans WHERE claim = 'vllm_disaggregated.request';
 CREATE OR REPLACE MATERIALIZED VIEW vllm_disaggregated_requests TO vllm_spans AS
 SELECT
     'vllm.request' AS claim,
-    mapConcat(map('tokentrail.tenant', text['process_tenant']), mapFilter((key, _) -> startsWith(key, 'tokentrail.label.'), text)) AS resource,
+    map('tokentrail.tenant', text['process_tenant']) AS resource,
     service, instance, variant, trace_id, span_id, parent_span_id, text, status_code, status_message,
     arrival AS start,
     until_end AS duration_ns,

@@ -2,9 +2,9 @@
 claim, trace_id, span_id, parent_span_id, service, instance, variant, $tenant AS tenant, start, end, duration_ns,
 mapConcat(
     map('process_tenant', $process_tenant),
-    mapFilter((key, value) -> value != '' AND NOT match(key, '^(code|thread)[.]|^tokentrail[.]label[.]|$content_keys'), text),
+    mapFilter((key, value) -> value != '' AND NOT match(key, '^(code|thread)[.]|$content_keys'), text),
     if($finish_reason != '', map('finish_reason', $finish_reason), map()),
-    mapApply((name, value) -> (concat('tokentrail.label.', name), value), $labels)) AS text,
+    mapFilter((key, _) -> startsWith(key, 'tokentrail.label.'), $labels_beside)) AS text,
 mapFilter((key, value) -> NOT isNaN(value) AND NOT match(key, '^(code|thread)[.]'), number) AS number,
 arrayMap(event -> (event.name, fromUnixTimestamp64Nano(event.time_unix_nano, 'UTC'),
     mapFilter((key, _) -> key IN ('status', 'model'),

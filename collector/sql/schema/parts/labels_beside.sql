@@ -1,0 +1,2 @@
+-- Attributes that have labels beside those of the span. A setting may add some (store/definitions.py).
+resource
