@@ -204,3 +204,11 @@ def test_parts_keep_their_sums_when_they_are_rounded():
 
 def _now():
     return time.time_ns()
+
+
+def test_who_asks_is_told_of_each_segment_that_is_explained(explainer, traffic):
+    told = []
+    explainer.on_explained(told.append)
+    traffic(segments=2)
+    assert explainer.run_once()
+    assert sorted({*told}) == ["s0", "s1"]

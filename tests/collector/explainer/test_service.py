@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from collector.explainer.stage import Explainer
 from collector.service import Service
 from collector.settings import Settings
 
@@ -18,3 +19,13 @@ def test_a_setting_switches_it_off(tmp_path, explain):
     finally:
         assert service.stop()
     assert "explainer" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_counters_of_metrics_are_told(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(Explainer, "on_explained", lambda _, callback: told.append(callback.__name__))
+    free = dict.fromkeys(("otlp_http", "otlp_grpc", "api"), "127.0.0.1:0")
+    service = Service(Settings(data_dir=tmp_path, **free))
+    service.start()
+    assert service.stop()
+    assert told == ["on_explained"]
