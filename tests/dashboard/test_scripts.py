@@ -205,3 +205,29 @@ def test_a_part_that_fails_leaves_the_others(show, path, others):
     assert [len(app.dataframe), len([one for one in app.markdown if "What is different" in one.value])] == (
         [1, 0] if others == "requests" else [0, 1]
     )
+
+
+def test_a_collector_that_is_away_is_told_once(show):
+    def away(path):
+        raise httpx.ConnectError(f"nobody answers {path}")
+
+    app = show("explore", away)
+    (problem,) = app.error
+    assert "The collector cannot be reached" in problem.value
+
+
+def test_two_labels_that_differ_together_are_kept_together_and_not_left_out_one_by_one(show):
+    def difference(*labels):
+        conditions = [{"dimension": name, "value": value} for name, value in labels]
+        share = {"requests": 1, "share": 0.5}
+        return {"conditions": conditions, "selected": share, "others": share, "lift": 2.0, "also": []}
+
+    found = [difference(("tenant", "a"), ("model", "m")), difference(("variant", "v"))]
+    told = {"differences": {"selected": 1, "others": 9, "differences": found}}
+    app = show("explore", lambda path: told.get(path) or listed(path))
+    keys = [button.key for button in app.button if (button.key or "").startswith(("keep-", "leave-out-"))]
+    assert keys == ["keep-0", "keep-1", "leave-out-1"]
+    app = app.button(key="keep-0").click().run()
+    app = app.button(key="leave-out-1").click().run()
+    told_by_url = {name: app.query_params[name] for name in ("tenant", "model", "not.variant")}
+    assert told_by_url == {"tenant": "a", "model": "m", "not.variant": "v"}
