@@ -66,6 +66,7 @@ def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, decoding: Decoding = 
         if pending:
             _set_views(store, {}, closable)
             migrate(store, pending, lock, schema)
+            _make_again(store, {name: sql for name, sql in tables.items() if name not in closable})
             for statement in layout.distributed(tables):
                 client.command(statement)
         _set_views(store, views, closable)
@@ -98,6 +99,14 @@ def _close_tables(store: Store, tables: Sequence[str]) -> None:
             f"CREATE MATERIALIZED VIEW IF NOT EXISTS {table}_closed{store.layout.on_cluster} ENGINE = Null AS"
             f" SELECT {_FAILS} FROM {table}"
         )
+
+
+def _make_again(store: Store, tables: Mapping[str, str]) -> None:
+    """Create the tables that hold no rows in the form of this version: views without a column's place would fail."""
+    for name, statement in tables.items():
+        if statement.rstrip().endswith("ENGINE = Null"):
+            store.client().command(f"DROP TABLE IF EXISTS {name}{store.layout.on_cluster} SYNC")
+            store.client().command(statement)
 
 
 def _closed(name: str, statement: str) -> str:

@@ -302,6 +302,17 @@ def test_a_store_one_version_newer_is_refused(store, sql_dir):
         apply_schema(store)
 
 
+@pytest.mark.parametrize("table", ["new_requests", "flat_spans"])
+def test_a_table_without_rows_gets_the_columns_of_this_version(store, current, sql_dir, table):
+    columns = f"SELECT name, type FROM system.columns WHERE table = '{table}' ORDER BY position"
+    apply_schema(store, sql_dir=current)
+    whole = store.query(columns).result_rows
+    store.client().command(f"ALTER TABLE {table} ADD COLUMN of_an_older_version UInt8 FIRST")
+    apply_schema(store, sql_dir=sql_dir)
+    assert store.query(columns).result_rows == whole
+    insert_otlp(store, TRACES, OF_VERSION_2, "the segment")
+
+
 def test_a_start_waits_for_the_drop_of_a_column_in_which_the_one_before_died(store, current, sql_dir):
     """ClickHouse goes on with a drop by itself, and refuses another one until then."""
     (sql_dir / "migrations" / f"{NEXT:04}_later.sql").write_text("ALTER TABLE tokens DROP COLUMN IF EXISTS old;\n")
