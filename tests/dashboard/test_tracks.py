@@ -215,7 +215,7 @@ class TestWhy:
         culprit = {"by": "request", "name": "ab, 9 tokens", "trace_id": "ab", "span_id": "cd", "time_s": 3.0}
         explained = self.explained(
             cause("own prompt", "ttft", 7.0, 6.9),
-            cause("others' prompts", "ttft", 4.0, 4.0, [culprit]),
+            cause("others' prompts", "ttft", 4.0, 4.0, [culprit | {"name": "less", "time_s": 1.0}, culprit]),
             cause("others' answers", "rest", 50.0, 50.0),
             cause("host gap", "ttft", 0.1, 0.1),
         )  # fmt: skip
