@@ -103,7 +103,7 @@ def test_what_is_left_out_is_counted(labelled_store):
         {"a": "1", "": "no name", "a b": "x", "9a": "x", "_a": "x", "ä": "x", "a'b": "x", "a\nb": "x"},
         {"a" * 64: "1", "b" * 65: "1"},
         {f"n{i:02}": i for i in range(30, 14, -1)},
-        {f"n{i:02}": i for i in range(40, 10, -1)},
+        {f"n{i:02}": str(i) for i in range(40, 10, -1)},
     )
     assert found[0] == {"a": "1", "_cut": "3"}
     assert found[1] == {"a": "1", "_cut": "7"}
