@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dashboard.transform import Json
-from tokentrail.shared.formatting import count, duration, plain, tpot
+from tokentrail.shared.formatting import THRESHOLDS, count, duration, plain, tpot
 
 _PARTS: Final = {"ttft": ("ttft",), "tpot": ("rest",), "e2e": ("ttft", "rest")}
 """The parts of a request's time that a threshold is about."""
@@ -67,7 +67,7 @@ def _missed(bad: Json, request: Json) -> str:
             f" ({plain(request['error_type'])})" if request["error_type"] else ""
         )
     return ", ".join(
-        f"{miss['threshold'].upper()} {duration(miss['value_s'])}, {duration(miss['limit_s'])} promised"
+        f"{THRESHOLDS[miss['threshold']]} {duration(miss['value_s'])}, {duration(miss['limit_s'])} promised"
         for miss in bad["missed"]
     )
 

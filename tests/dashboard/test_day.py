@@ -102,8 +102,8 @@ def test_what_fires_is_above_with_its_cause_first(now):
     assert re.search(r'SLO "chat" burns its error budget', deploy), "the burn stands inside"
     assert now.locator(".tt-verdict.bad").count() == 1
     assert "is not kept" in now.locator(".tt-verdict .said").inner_text()
-    assert now.locator(".st-key-happened").bounding_box()["y"] < 1200, (
-        "on one screen of 1,440 × 1,200 begins what happened"
+    assert now.locator(".st-key-happened").bounding_box()["y"] < 1300, (
+        "on one screen of 1,440 × 1,300 begins what happened"
     )
 
 

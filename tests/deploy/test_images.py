@@ -128,7 +128,8 @@ def test_each_role_starts_from_the_wheel(role, stages, installed):
     app = str(parts / "dashboard" / "pages.py")
     run = {
         "dashboard": "from streamlit.testing.v1 import AppTest; "
-        f"page = AppTest.from_file({app!r}).run(timeout=60); assert page.title and not page.exception, page.exception; "
+        f"page = AppTest.from_file({app!r}).run(timeout=60); "
+        "assert page.main.children and not page.exception, page.exception; "
         "assert not [told for told in page.error if 'cannot be drawn' in told.value]"
     }
     start = run.get(role, f"import runpy; runpy.run_module({stage.entrypoint[2]!r}, run_name='__main__')")

@@ -19,7 +19,8 @@ def part(cause, **fields):
     return {
         "cause": cause, "group": f"group of {cause}", "time_s": 3.28, "typical_s": 0.08, "excess_s": 3.2, "share": 0.84,
         "requests": 4, "budget_share": None, "culprits": [], "exemplars": [], "advice": "",
-        "without": {"causes": [cause], "attainment": 0.991, "points": 9.1, "low": 0.9, "high": 1},
+        "without": {"causes": [cause], "attainment": 0.991, "points": 9.1, "low": 0.9, "high": 1,
+                    "kind": "first order"},
     } | fields  # fmt: skip
 
 
@@ -36,10 +37,11 @@ ANSWER = {
         ),
         part("batch", share=0.0, excess_s=-0.5, without=None, advice="Fewer at once."),
     ],
-    "without": [{"causes": ["wait_kv", "batch"], "attainment": 0.995}],
+    "without": [{"causes": ["wait_kv", "batch"], "attainment": 0.995, "kind": "first order"}],
     "not_ended": [{"text": "engine i-1: 1 request waits\x1b[2J"}],
     "note": "2 of 6 requests are not explained yet",
     "without_hidden": None,
+    "replay": None,
     "levels": [{"level": "phases", "requests": 1, "engines": ["vllm"], "more": "switch on more"}],
 }
 
@@ -69,6 +71,7 @@ def test_what_is_missing_and_what_helps_is_told():
     hidden = text(show, ANSWER | {"without_hidden": "40 % of the time is not explained"})
     assert "without a cause: 40 % of the time is not explained" in hidden
     nothing = {"parts": [], "without": [], "not_ended": [], "note": None, "without_hidden": None, "levels": []}
+    nothing["replay"] = None
     assert text(show, {"sentence": "No request is bad.", **nothing}) == "No request is bad.\n"
 
 

@@ -20,7 +20,7 @@ from tokentrail.shared.formatting import one_line
 NAME = "[/x] m[v2]\n\x1b[31mred\x9b\u2028\u202e"
 """A name as a client may send it: markup of rich, a line break, a colour, and a mark that turns the text around."""
 SHOWN = r"[/x] m[v2]\n\x1b[31mred\x9b\u2028\u202e"
-ROW = REQUEST | dict.fromkeys(("end", "start", "cached_tokens", "preemptions"))
+ROW = REQUEST | {"labels": {NAME: NAME}} | dict.fromkeys(("end", "start", "cached_tokens", "preemptions"))
 ROW |= dict.fromkeys(f"{phase}_s" for phase in ("queue", "cold_start", "prefill", "decode", "preempted"))
 ROW |= dict.fromkeys(("kv_transfer_s", "stalled_s", "gap_s"))
 ROW |= dict.fromkeys(("error_type", "finish_reason", "model", "tenant", "slo_class", "operation", "engine"), NAME)
@@ -72,7 +72,7 @@ def findings():
     [
         (lambda console, _: console.print(requests.table([ROW], console.width)), 7, 2),
         (lambda console, _: requests.print_rows(console, [ROW], as_json=False), 7, 1),
-        (lambda console, _: request.show(console, detail()), 13, 7),
+        (lambda console, _: request.show(console, detail()), 15, 8),
         (lambda console, _: status.show(console, VERDICT), 9, 14),
         (lambda console, _: status.show_incidents(console, [INCIDENT]), 5, 3),
         (lambda console, _: console.print(spans.names([NAMED])), 4, 2),
@@ -195,7 +195,7 @@ def test_the_waterfall_is_as_wide_as_the_terminal(columns, axis):
     printed = io.StringIO()
     whole = detail() | {"request": ROW | {"e2e_s": 10.0}, "phases": phases, "tokens": tokens, "events": [event]}
     request.show(Console(file=printed, width=columns), whole)
-    queued, decode, made, evicted = printed.getvalue().splitlines()[5:9]
+    queued, decode, made, evicted = printed.getvalue().splitlines()[6:10]
     assert queued.endswith(" 500 ms   5.0 %")
     assert max(len(line) for line in (queued, decode, made, evicted)) == len(decode) == axis + 31 <= columns
     assert (decode.index("█"), made.rindex("█"), evicted.index("▲")) == (13 + axis // 20, 12 + axis, 12 + axis)

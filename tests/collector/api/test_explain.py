@@ -481,7 +481,10 @@ def test_the_causes_of_one_without_a_token_are_all_before_it(rows, api):
     failed = request(ttft={"wait_batch": 2000}, rest={}, tokens=0, status="error")
     found = store(rows, [failed])
     told = api(f"requests/{found[0]['trace_id']}")["explained"]
-    assert told["causes"] == [{"cause": "wait_batch", "of": "ttft", "time_s": 2.0, "excess_s": None, "culprits": []}]
+    (cause,) = told["causes"]
+    assert (
+        cause.items() >= {"cause": "wait_batch", "of": "ttft", "time_s": 2.0, "excess_s": None, "culprits": []}.items()
+    )
 
 
 parts_of_ttft = st.dictionaries(st.sampled_from(FEW), st.integers(1, 900), max_size=4)

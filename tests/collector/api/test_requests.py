@@ -37,7 +37,7 @@ def test_rows_have_every_field_of_the_contract(api, rows):
         "input_tokens": 5, "output_tokens": 10, "cached_tokens": 0, "reasoning_tokens": 0, "preemptions": 0,
         "ttft_s": 0.200000001, "tpot_s": pytest.approx(0.1 / 3), "tpot_at_most_s": None, "e2e_s": 1.000000001,
         "queue_s": 0.0, "cold_start_s": None, "prefill_s": 7e-9, "decode_s": None, "preempted_s": None,
-        "kv_transfer_s": None,
+        "kv_transfer_s": None, "labels": {},
         "stalled_s": None, "first_visible_s": 8e-9, "wait_batch_s": None, "wait_tokens_s": None, "wait_kv_s": 5e-9,
         "wait_priority_s": 6e-9, "drafted_tokens": None, "accepted_tokens": 3,
         "perplexity": 1.5, "mean_entropy": 1.25, "weight": 1.0, "hops": [], "gap_s": 9e-6, "gap_index": 4,

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from collector.measure.in_flight import InFlight, judge_in_flight, read_in_flight
-from collector.measure.surface import TPOT_GRID_NS, TTFT_GRID_NS
 from collector.process import Process
 from collector.query.queries import Queries
 from collector.slo.model import LabelRule, Promise, Slo, Thresholds
 from collector.sql.fragment import TRUE
-from collector.store.definitions import read_schema
 from tests.collector.rows import NOW, SECOND
 
 DAY = 86_400 * SECOND
@@ -213,12 +211,6 @@ def test_nothing_in_flight_asks_for_no_steps(rows):
     found = read_in_flight(Queries(rows.store), TRUE, start_ns=NOW, end_ns=NOW, lost_after_ns=1, heard_until_ns=NOW)
     assert (found.size, found.processes) == (0, [])
     assert found.judged([Promise.to_all(Thresholds(ttft="1s"))]).outcomes(0).bad.tolist() == []
-
-
-def test_the_grids_of_the_surface_are_those_of_the_stored_cells():
-    sql = read_schema().tables["requests"]
-    for grid in (TTFT_GRID_NS, TPOT_GRID_NS):
-        assert f"[{', '.join(str(ns // 1000) for ns in grid)}]" in " ".join(sql.split())
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ def points(made, start, end, step, kept):
         if found["count"] != 0:
             del found["mean"], found["p999"]
             is_whole = start <= at and at + step <= min(end, NOW)
-            yield {"t": rfc3339(at), "partial": not is_whole, **found}
+            covered_s = (min(at + step, end, NOW) - max(at, start)) / SECOND
+            yield {"t": rfc3339(at), "partial": not is_whole, "covered_s": covered_s, **found}
 
 
 def test_itl_is_that_of_the_tokens(api, rows):
