@@ -282,7 +282,7 @@ def sentence(
     if not top.share or top.without is None or top.without.attainment is None or attainment is None:
         return told
     now, then = _percent(attainment), _percent(top.without.attainment)
-    return f"{told} Without {top.cause}, {then} would be good instead of {now} ({top.without.kind})."
+    return f"{told} Without {top.group} ({top.cause}), {then} would be good instead of {now} ({top.without.kind})."
 
 
 def number_of_bad(n: Number) -> str:

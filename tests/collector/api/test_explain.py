@@ -81,7 +81,7 @@ def test_the_cause_of_slow_requests_is_found_beside_typical_ones(rows, api):
     assert all(other["share"] == 0 and other["without"]["points"] == 0 for other in others)
     assert answer["sentence"] == (
         "What 4 bad requests took beyond typical requests was 100 % waiting for KV."
-        " Without wait_kv, 100 % would be good instead of 90 % (first order)."
+        " Without waiting for KV (wait_kv), 100 % would be good instead of 90 % (first order)."
     )
     assert answer["typical"] == {
         "ttft_requests": 36, "ttft_from_s": 0.1, "ttft_to_s": 0.1,
