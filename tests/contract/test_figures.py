@@ -217,10 +217,10 @@ def test_cost_of_the_rules():
 def test_cost_of_the_dashboard():
     n, page = numbers("dashboard"), (ROOT / "docs" / "dashboard.md").read_text()
     for figure in (
-        f"from navigation to numbers {n['overview_navigation_cpu_s']:.2f} CPU s",
-        f"(a page with nothing on it: {n['empty_navigation_cpu_s']:.2f})",
-        f"{n['overview_open_share_of_a_core'] * 100:.2g} % of a core for an open tab",
-        f"({n['empty_open_share_of_a_core'] * 100:.2g} % with nothing on it)",
+        f"{n['now_24h_browser_cpu_s']:.2f} CPU s of the browser, {n['now_24h_collector_cpu_s']:.2f} of the",
+        f"{n['now_24h_streamlit_cpu_s']:.2f} of Streamlit, Explore {n['explore_24h_browser_cpu_s']:.2f}",
+        f"{n['now_open_share_of_a_core'] * 100:.2g} % of a core",
+        f"with nothing on it {n['empty_open_share_of_a_core'] * 100:.1g} %",
     ):
         assert figure in page
 
