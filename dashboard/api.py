@@ -89,6 +89,10 @@ def fetch(query: Query) -> dict[str, Any] | Problem:
 
 @st.cache_data(ttl=LABELS_S, max_entries=50, show_spinner=False)
 def _found(base: str, key: str | None, query: Query) -> dict[str, Any]:
+    return _offered(base, key, query)
+
+
+def _offered(base: str, key: str | None, query: Query) -> dict[str, Any]:
     found = _asked(base, key, query, OFFER_TIMEOUT_S)
     if isinstance(found, Problem):
         raise _Unanswered
@@ -109,10 +113,7 @@ def fetch_seldom(query: Query) -> dict[str, Any]:
 
 @st.cache_data(ttl=HISTORY_S, max_entries=200, show_spinner=False)
 def _kept(base: str, key: str | None, query: Query) -> dict[str, Any]:
-    found = _asked(base, key, query, OFFER_TIMEOUT_S)
-    if isinstance(found, Problem):
-        raise _Unanswered
-    return found
+    return _offered(base, key, query)
 
 
 def fetch_kept(query: Query) -> dict[str, Any]:

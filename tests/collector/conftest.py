@@ -57,6 +57,16 @@ def slos_file(tmp_path):
 
 
 @pytest.fixture
+def slo_of_each_tenant(tmp_path):
+    """A file with one SLO, which promises a TTFT of 500 ms to each tenant."""
+    path = tmp_path / "slos.yaml"
+    path.write_text(
+        'slos: [{name: each, objective: "0.9", window: 30d, group_by: [tenant], thresholds: {ttft: 500ms}}]'
+    )
+    return path
+
+
+@pytest.fixture
 def ingest_status():
     return IngestStatus()
 

@@ -10,6 +10,7 @@ from dashboard.components import _crowds, _interval
 from dashboard.filters import View
 from dashboard.views.events import cold_start_row
 from dashboard.views.requests import table
+from tests.dashboard.rows import LISTED
 
 
 @pytest.mark.parametrize(
@@ -57,24 +58,8 @@ def test_a_slow_redraw_is_seen_before_the_page_is_drawn_again_with_a_longer_inte
 
 
 def test_an_error_is_called_one_in_lists_also_with_a_type():
-    names = (
-        "trace_id",
-        "span_id",
-        "verdict",
-        "model",
-        "tenant",
-        "variant",
-        "slo_class",
-        "vantage",
-        "service",
-        "instance",
-        "request_id",
-    )
-    row = dict.fromkeys(names, "x") | dict.fromkeys(
-        ("end", "input_tokens", "output_tokens", "cached_tokens", "preemptions", "ttft_s", "tpot_s", "e2e_s")
-    )
     kinds = [("ok", ""), ("error", ""), ("error", "ok"), ("error", "timeout")]
-    rows = [row | {"verdicts": [], "status": status, "error_type": kind} for status, kind in kinds]
+    rows = [LISTED | {"status": status, "error_type": kind} for status, kind in kinds]
     assert [shown["status"] for shown in table(rows)] == ["ok", "error", "error ok", "error timeout"]
     start = {"start": None, "duration_s": 1.0, "service": "s", "model": "m", "phases": []}
     results = [cold_start_row(start | {"status": s, "error_type": kind}, UTC)["result"] for s, kind in kinds]

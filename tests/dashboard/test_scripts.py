@@ -4,6 +4,8 @@ import httpx
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.dashboard.rows import LISTED
+
 
 @pytest.mark.parametrize("page", ["", "explore", "tail", "engines", "compare", "request"])
 def test_an_answer_that_lacks_something_is_explained(show, page, caplog):
@@ -145,28 +147,13 @@ def test_the_page_of_an_empty_collector_does_not_show_its_password(monkeypatch):
 
 def listed(path):
     """Answers of a range with one request on the first of several pages, in which nothing differs."""
-    names = (
-        "trace_id",
-        "span_id",
-        "verdict",
-        "model",
-        "tenant",
-        "variant",
-        "slo_class",
-        "vantage",
-        "service",
-        "status",
-    )
-    row = dict.fromkeys((*names, "instance", "error_type", "request_id"), "x") | dict.fromkeys(
-        ("end", "input_tokens", "output_tokens", "cached_tokens", "preemptions", "ttft_s", "tpot_s", "e2e_s")
-    )
     told = {
         "heatmap": {
             "window": SUMMARY["window"], "metric": "ttft", "start": SUMMARY["window"]["start"], "column_s": 60.0,
             "edges_s": [0.1, 1.0], "thresholds_s": [],
             "cells": [{"x": 0, "y": 0, "requests": 1, "bad": 0, "failed": 0}],
         },
-        "requests": {"requests": [row | {"verdicts": []}], "total": 120, "next": "after-50"},
+        "requests": {"requests": [LISTED], "total": 120, "next": "after-50"},
         "differences": {"selected": 1, "others": 9, "differences": []},
     }  # fmt: skip
     return told.get(path) or {"slos": [], "labels": {}, "incidents": [], "changes": []}

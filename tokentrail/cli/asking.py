@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokentrail.cli.output import console, fail, note, print_json
-from tokentrail.cli.questions import ask as _ask
-from tokentrail.cli.questions import given as _filters
-from tokentrail.cli.questions import of_our_version as _of_our_version
-from tokentrail.cli.questions import tell_end as _tell_end
+from tokentrail.cli.questions import ask, given, named_values, of_our_version, tell_end
 from tokentrail.shared.formatting import one_line
 
 if TYPE_CHECKING:
@@ -23,7 +20,7 @@ ApiUrl = Annotated[str, typer.Option("--api", envvar="TOKENTRAIL_API_URL", help=
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@_of_our_version()
+@of_our_version()
 def spans(
     name: Annotated[str | None, typer.Argument(help="Print the newest spans of this name.")] = None,
     api: ApiUrl = "http://127.0.0.1:8080",
@@ -34,18 +31,17 @@ def spans(
     as_json: AsJson = False,
 ) -> None:
     """List the spans that no engine's mapping recognises, by name; or print those of one name."""
-    given = {"start": start, "service": service, "scope": scope, "name": name}
-    params: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     from tokentrail.cli import spans as spans_
 
-    answer = _ask(
+    params = given(start=start, service=service, scope=scope, name=name)
+    answer = ask(
         api,
         lambda client: client.get("spans", **params, limit=limit) if name else client.get("spans/names", **params),
     )
     if as_json:
         print_json(answer)
         return
-    _tell_end(answer)
+    tell_end(answer)
     if name and answer["spans"]:
         spans_.show(console(), answer["spans"])
     elif name:
@@ -93,7 +89,7 @@ CauseName = Annotated[
 ]
 
 
-@_of_our_version()
+@of_our_version()
 def requests(
     api: ApiUrl = "http://127.0.0.1:8080",
     start: Start = "-15m",
@@ -124,14 +120,14 @@ def requests(
     """List requests, the newest or the slowest first: the thresholds missed, and what took most of the time."""
     from tokentrail.cli import requests as requests_
 
-    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, status=status)
-    filters |= _filters(slo=slo, verdict=verdict, cause=cause, variant=variant, vantage=vantage)
-    filters |= _filters(service=service, instance=instance, missed=missed)
-    answer = _ask(api, lambda client: client.get("requests", start=start, end=end, sort=sort, limit=limit, **filters))
+    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, status=status)
+    filters |= given(slo=slo, verdict=verdict, cause=cause, variant=variant, vantage=vantage)
+    filters |= given(service=service, instance=instance, missed=missed)
+    answer = ask(api, lambda client: client.get("requests", start=start, end=end, sort=sort, limit=limit, **filters))
     if as_json:
         print_json(answer)
         return
-    _tell_end(answer)
+    tell_end(answer)
     if not answer["requests"]:
         note("no request matches. A request belongs to the window in which it ended; --start -1d looks further back")
         return
@@ -141,7 +137,7 @@ def requests(
         note(f"{shown} of {answer['total']} requests; --limit prints more")
 
 
-@_of_our_version()
+@of_our_version()
 def request(
     wanted: Annotated[
         str, typer.Argument(metavar="ID", help="Trace id, its first eight digits or more, or the client's request id.")
@@ -157,7 +153,7 @@ def request(
     from tokentrail.cli import request as request_
     from tokentrail.shared import perfetto as perfetto_
 
-    detail = _ask(api, lambda client: client.request(wanted, **_filters(span_id=span_id)))
+    detail = ask(api, lambda client: client.request(wanted, **given(span_id=span_id)))
     if perfetto:
         try:
             perfetto.write_text(json.dumps(perfetto_.trace(detail)))
@@ -169,7 +165,7 @@ def request(
         request_.show(console(), detail)
 
 
-@_of_our_version()
+@of_our_version()
 def explain(
     wanted: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="One request, by the ids that tokentrail request takes.")
@@ -203,23 +199,23 @@ def explain(
     from tokentrail.cli import explain as explain_
 
     if wanted is not None:
-        detail = _ask(api, lambda client: client.request(wanted))
+        detail = ask(api, lambda client: client.request(wanted))
         if as_json:
             print_json(detail["explained"])
         else:
             explain_.show_one(console(), detail)
         return
-    filters = _filters(slo=slo, metric=metric, quantile=quantile, without=without, replay=replay or None)
-    filters |= _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label)
-    answer = _ask(api, lambda client: client.get("explain", start=start, end=end, **filters))
+    filters = given(slo=slo, metric=metric, quantile=quantile, without=without, replay=replay or None)
+    filters |= given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label)
+    answer = ask(api, lambda client: client.get("explain", start=start, end=end, **filters))
     if as_json:
         print_json(answer)
         return
-    _tell_end(answer)
+    tell_end(answer)
     explain_.show(console(), answer)
 
 
-@_of_our_version()
+@of_our_version()
 def tail(
     api: ApiUrl = "http://127.0.0.1:8080",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print requests as they end, until Ctrl-C.")] = False,
@@ -235,13 +231,13 @@ def tail(
     """Print the newest requests, a line each, the newest last."""
     from tokentrail.cli import requests as requests_
 
-    filters = _filters(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, status=status)
+    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, status=status)
 
     def print_them(client: Api) -> None:
         answer = client.get("requests", start="-1d", limit=limit, **filters)
         newest = answer["requests"]
         if not (follow or as_json):
-            _tell_end(answer)
+            tell_end(answer)
         if not newest:
             note("no request has ended in the last day" + (", waiting for the first" if follow else ""))
         requests_.print_rows(console(), reversed(newest), as_json=as_json)
@@ -250,7 +246,7 @@ def tail(
             requests_.print_rows(console(), requests_.follow(client, filters, known), as_json=as_json)
 
     try:
-        _ask(api, print_them)
+        ask(api, print_them)
     except KeyboardInterrupt:
         raise typer.Exit from None
 
@@ -261,7 +257,7 @@ def _side(name: str) -> Any:
     )
 
 
-@_of_our_version()
+@of_our_version()
 def compare(
     a: Annotated[list[str] | None, _side("--a")] = None,
     b: Annotated[list[str] | None, _side("--b")] = None,
@@ -281,19 +277,19 @@ def compare(
     """Compare two sets of requests, like for like, with 95 % intervals."""
     from tokentrail.cli import compare as compare_
 
-    filters = _filters(
+    filters = given(
         model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, at=at, relevant=relevant
     )
     filters |= {"span": span} if at else {"start": start, "end": end}
-    own = {**compare_.of_side("a", a or []), **compare_.of_side("b", b or [])}
-    answer = _ask(api, lambda client: client.get("compare", **filters, **own))
+    own = named_values("a", a or [], "variant=old") | named_values("b", b or [], "variant=old")
+    answer = ask(api, lambda client: client.get("compare", **filters, **own))
     if as_json:
         print_json(answer)
     else:
         compare_.show(console(), answer)
 
 
-@_of_our_version()
+@of_our_version()
 def differences(
     api: ApiUrl = "http://127.0.0.1:8080",
     start: Start = "-15m",
@@ -316,19 +312,19 @@ def differences(
     """Tell what the bad requests, or others that you select, have that the rest has not."""
     from tokentrail.cli import differences as differences_
 
-    filters = _filters(
+    filters = given(
         model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, slo=slo, verdict=verdict
     )
-    filters |= _filters(metric=metric, at_least=at_least, at_most=at_most) | {"start": start, "end": end}
-    answer = _ask(api, lambda client: client.get("differences", **filters, **_filters(**{"select.status": status})))
+    filters |= given(metric=metric, at_least=at_least, at_most=at_most) | {"start": start, "end": end}
+    answer = ask(api, lambda client: client.get("differences", **filters, **given(**{"select.status": status})))
     if as_json:
         print_json(answer)
         return
-    _tell_end(answer)
+    tell_end(answer)
     differences_.show(console(), answer)
 
 
-@_of_our_version()
+@of_our_version()
 def check(
     slo: Annotated[str, typer.Option(help="The SLO that judges.")],
     api: ApiUrl = "http://127.0.0.1:8080",
@@ -352,8 +348,8 @@ def check(
     """Tell whether a release is good (status 0), worse (1), or not decided or not answered (2)."""
     from tokentrail.cli import check as check_
 
-    filters = _filters(slo=slo, model=model, tenant=tenant, engine=engine, variant=variant, label=label)
-    filters |= _filters(objective=objective)
+    filters = given(slo=slo, model=model, tenant=tenant, engine=engine, variant=variant, label=label)
+    filters |= given(objective=objective)
     filters |= {"relevant": relevant, "quantile": quantile}
     if against_variant:
         filters["against.variant"] = against_variant
@@ -374,7 +370,7 @@ def check(
         )
 
     try:
-        answer = _ask(api, answer_of)
+        answer = ask(api, answer_of)
         if junit:
             try:
                 check_.write_junit(junit, answer)

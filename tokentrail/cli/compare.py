@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -14,18 +13,6 @@ from tokentrail.shared.formatting import MINUS, UNDEFINED, count, duration, perc
 
 _LATENCIES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 _LEVELS: Final = {"p50": "P50", "p95": "P95", "p99": "P99"}
-
-
-def of_side(side: str, given: Sequence[str]) -> dict[str, list[str]]:
-    """The parameters of one side: ["variant=old"] of side a is {"a.variant": ["old"]}. Raises typer.BadParameter."""
-    found: dict[str, list[str]] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            msg = f"--{side}: NAME=VALUE, such as variant=old, not {text!r}"
-            raise typer.BadParameter(msg)
-        found.setdefault(f"{side}.{name}", []).append(value)
-    return found
 
 
 def show(console: Console, answer: Mapping[str, Any]) -> None:

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tokentrail.cli.listeners import is_otlp, misnamed, refusal
-from tokentrail.cli.output import cells
+from tokentrail.cli.output import cells, print_line
 from tokentrail.shared.connection import ConnectionSettingError, otlp_client, post_otlp, way_out, why_unanswered
-from tokentrail.shared.formatting import one_line, without_user
+from tokentrail.shared.formatting import without_user
 
 _TIMEOUT_S: Final = 60.0
 _DAMAGED: Final = "its bytes are damaged, and might become wrong numbers"
@@ -108,7 +108,7 @@ def table(letters: Sequence[DeadLetter]) -> Table:
 def show(console: Console, letter: DeadLetter) -> None:
     """Print one dead letter."""
     for key, value in (*letter.described().items(), ("content", letter.content())):
-        console.print(one_line(f"{key:<8} {value}"), soft_wrap=True, markup=False, highlight=False)
+        print_line(console, f"{key:<8} {value}")
 
 
 def replay(letters: Sequence[DeadLetter], url: str, headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:

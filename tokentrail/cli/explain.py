@@ -8,34 +8,34 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from tokentrail.cli.output import cells, own_name
-from tokentrail.shared.formatting import UNDEFINED, count, duration, one_line, percent
+from tokentrail.cli.output import cells, own_name, print_line
+from tokentrail.shared.formatting import UNDEFINED, count, duration, percent
 
 _MOST_CULPRITS: Final = 2
 
 
 def show(console: Console, answer: Mapping[str, Any]) -> None:
     """Print the sentence, a line for each cause, what is missing, and the command that shows an example."""
-    _line(console, answer["sentence"])
+    print_line(console, answer["sentence"])
     if answer["parts"]:
         console.print(_table(answer["parts"]))
     for without in answer["without"]:
-        _line(console, f"without {', '.join(without['causes'])}: {_good(without)} good ({without['kind']})")
+        print_line(console, f"without {', '.join(without['causes'])}: {_good(without)} good ({without['kind']})")
     if replay := answer["replay"]:
         told = f"{count(replay['requests'])} requests, of which {percent(replay['attainment'])} were good"
-        _line(console, f"replayed: {told}{'; ' + replay['note'] if replay['note'] else ''}")
+        print_line(console, f"replayed: {told}{'; ' + replay['note'] if replay['note'] else ''}")
     for waiting in answer["not_ended"]:
-        _line(console, f"not ended: {waiting['text']}")
+        print_line(console, f"not ended: {waiting['text']}")
     for note in (answer["note"], answer["without_hidden"] and f"without a cause: {answer['without_hidden']}"):
         if note:
-            _line(console, f"note: {note}")
+            print_line(console, f"note: {note}")
     for level in answer["levels"]:
         if level["more"]:
-            _line(console, f"{count(level['requests'])} explained by {level['level']}: {level['more']}")
+            print_line(console, f"{count(level['requests'])} explained by {level['level']}: {level['more']}")
     if advised := next((part for part in answer["parts"] if part["advice"] and part["share"]), None):
-        _line(console, f"against {advised['cause']}: {advised['advice']}")
+        print_line(console, f"against {advised['cause']}: {advised['advice']}")
     if example := next((part["exemplars"][0] for part in answer["parts"] if part["exemplars"]), None):
-        _line(console, f"next: {own_name()} explain {example['trace_id']}")
+        print_line(console, f"next: {own_name()} explain {example['trace_id']}")
 
 
 def show_one(console: Console, detail: Mapping[str, Any]) -> None:
@@ -44,11 +44,11 @@ def show_one(console: Console, detail: Mapping[str, Any]) -> None:
     head = (
         f"{row['model'] or UNDEFINED} · {row['status']} · TTFT {duration(row['ttft_s'])} · E2E {duration(row['e2e_s'])}"
     )
-    _line(console, f"{head} · trace {row['trace_id']}")
+    print_line(console, f"{head} · trace {row['trace_id']}")
     if explained is None:
-        _line(console, "it has not ended: its causes are told after its end")
+        print_line(console, "it has not ended: its causes are told after its end")
     elif explained["level"] is None:
-        _line(console, "it is not explained yet: that takes up to two minutes after its end")
+        print_line(console, "it is not explained yet: that takes up to two minutes after its end")
     else:
         table = _columns("cause", "of", "time", "beyond typical", "culprits")
         for cause in explained["causes"]:
@@ -56,8 +56,8 @@ def show_one(console: Console, detail: Mapping[str, Any]) -> None:
             excess = duration(cause["excess_s"])
             table.add_row(*cells(cause["cause"], of, duration(cause["time_s"]), excess, _culprits(cause["culprits"])))
         console.print(table)
-        _line(console, f"explained by {explained['level']}")
-    _line(console, f"next: {own_name()} request {row['trace_id']}")
+        print_line(console, f"explained by {explained['level']}")
+    print_line(console, f"next: {own_name()} request {row['trace_id']}")
 
 
 def _good(without: Mapping[str, Any]) -> str:
@@ -96,7 +96,3 @@ def _columns(*heads: str) -> Table:
     for head in heads:
         table.add_column(head)
     return table
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(one_line(text), soft_wrap=True, markup=False, highlight=False)

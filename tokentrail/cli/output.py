@@ -62,6 +62,11 @@ def own_name() -> str:
     return str(started) if started.name == "tokentrail" and not on_the_path else "tokentrail"
 
 
+def print_line(to: Console, text: str) -> None:
+    """Print a line that may have names of others in it: one line, as it is, in any width."""
+    to.print(one_line(text), soft_wrap=True, markup=False, highlight=False)
+
+
 def print_json(answer: Any) -> None:
     """Print JSON for people and for jq."""
     typer.echo(json.dumps(answer, indent=2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +33,22 @@ def given(**options: Any) -> dict[str, Any]:
     """The options that were given, as parameters; those of `label` are NAME=VALUE. Raises typer.BadParameter."""
     labels = options.pop("label", None) or []
     parameters = {name: value for name, value in options.items() if value is not None}
-    for text in labels:
+    return parameters | named_values("label", labels, "region=eu")
+
+
+def named_values(option: str, texts: Sequence[str], example: str) -> dict[str, list[str]]:
+    """NAME=VALUE, given once or more, as parameters: `--a variant=old` is {"a.variant": ["old"]}.
+
+    Raises typer.BadParameter.
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            msg = f"--label: NAME=VALUE, such as region=eu, not {text!r}"
+            msg = f"--{option}: NAME=VALUE, such as {example}, not {text!r}"
             raise typer.BadParameter(msg)
-        parameters.setdefault(f"label.{name}", []).append(value)
-    return parameters
+        found.setdefault(f"{option}.{name}", []).append(value)
+    return found
 
 
 def tell_end(answer: Mapping[str, Any]) -> None:

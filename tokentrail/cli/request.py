@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from tokentrail.cli.output import print_line
 from tokentrail.shared.formatting import (
     THRESHOLDS,
     UNDEFINED,
@@ -14,7 +15,6 @@ from tokentrail.shared.formatting import (
     count,
     duration,
     of_tenant,
-    one_line,
     prefill_interference,
     tpot,
     wait_reasons,
@@ -33,7 +33,7 @@ def show(console: Console, detail: Mapping[str, Any]) -> None:
     """Print the waterfall. Every line holds its numbers too, so nothing depends on the drawing."""
     width = min(WIDTH, max(_LEAST_WIDTH, console.width - _BESIDE))  # a line that the terminal breaks is no drawing
     for text in lines(detail, width):
-        console.print(one_line(text), soft_wrap=True, markup=False, highlight=False)
+        print_line(console, text)
 
 
 def lines(detail: Mapping[str, Any], width: int = WIDTH) -> list[str]:

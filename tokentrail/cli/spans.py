@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tokentrail.cli.output import cells, short
-from tokentrail.shared.formatting import one_line
+from tokentrail.cli.output import cells, print_line, short
 
 
 def names(answers: Sequence[Mapping[str, Any]]) -> Table:
@@ -28,9 +27,9 @@ def show(console: Console, spans: Sequence[Mapping[str, Any]]) -> None:
     """Print each span with its attributes, its resource's, and its events."""
     for span in spans:
         head = f"{span['start']} {span['name']} {span['duration_s']:g} s, {span['kind']}, status {span['status']}"
-        console.print(one_line(head), soft_wrap=True, markup=False, highlight=False)
+        print_line(console, head)
         groups = [("", span["attributes"]), ("resource ", span["resource"])]
         groups += [(f"event {event['name']} ", event["attributes"]) for event in span["events"]]
         for group, attributes in groups:
             for key, value in attributes.items():
-                console.print(one_line(f"  {group}{key} = {value}"), soft_wrap=True, markup=False, highlight=False)
+                print_line(console, f"  {group}{key} = {value}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import yaml
+from rich.console import Console
 
 from tokentrail.cli import parts
 from tokentrail.cli.processes import HOST, PORTS, Child, ProcessFailed, free_port, uninterrupted
@@ -126,6 +127,13 @@ class Stack:
             for name, port in ports.items()
             if port not in (PORTS[name], asked.get(name))
         ]
+
+    def tell(self, console: Console, asked: Mapping[str, int | None], width: int) -> None:
+        """Print the addresses, behind names of so many columns, and the listeners on other ports than theirs."""
+        for name, url in self.urls.items():
+            console.print(f"  {name:<{width}} {url}")
+        for sentence in self.moved(asked):
+            console.print(f"[yellow]note:[/] {sentence}", soft_wrap=True, highlight=False)
 
     def check(self) -> None:
         """Raise ProcessFailed when any process has ended."""

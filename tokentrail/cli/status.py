@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tokentrail.cli.output import cells, own_name, short
+from tokentrail.cli.output import cells, own_name, print_line, short
 from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, of_tenant, one_line, percent, significant
 
 EXIT: Final = {"kept": 0, "broken": 3, "spent": 3, "danger": 3, "quiet": 4, "not_judged": 4}
@@ -32,7 +32,7 @@ def show(console: Console, verdict: Mapping[str, Any]) -> None:
     console.print(Text(one_line(verdict["sentence"]), style=_STYLES.get(verdict["state"], "")), soft_wrap=True)
     for name in ("who", "why", "without"):
         if verdict[name]:
-            _line(console, f"  {verdict[name]}")
+            print_line(console, f"  {verdict[name]}")
     boxes = verdict["boxes"]
     if boxes:
         console.print()
@@ -41,13 +41,13 @@ def show(console: Console, verdict: Mapping[str, Any]) -> None:
         for one in box["inside"]:
             _box(console, one, "  ")
     if len(boxes) > _MOST_BOXES:
-        _line(console, f"{len(boxes) - _MOST_BOXES} more: {own_name()} status --json")
+        print_line(console, f"{len(boxes) - _MOST_BOXES} more: {own_name()} status --json")
     if verdict["slos"]:
         console.print()
         console.print(slos(verdict["slos"]))
     if following := _next(verdict):
         console.print()
-        _line(console, f"next: {following}")
+        print_line(console, f"next: {following}")
 
 
 def _box(console: Console, box: Mapping[str, Any], indent: str) -> None:
@@ -55,7 +55,7 @@ def _box(console: Console, box: Mapping[str, Any], indent: str) -> None:
     text = Text(f"{indent}{told:<6} ", style=_SEVERITIES.get(told, "dim"))
     text.append(one_line(box["title"]), style="default")
     console.print(text, soft_wrap=True)
-    _line(console, f"{indent}       {box['sentence']}")
+    print_line(console, f"{indent}       {box['sentence']}")
 
 
 def _next(verdict: Mapping[str, Any]) -> str:
@@ -135,7 +135,7 @@ def show_incidents(console: Console, incidents: Sequence[Mapping[str, Any]]) -> 
                              one["title"]))  # fmt: skip
     console.print(lines)
     for text in dict.fromkeys(_lists(incidents)):
-        _line(console, f"next: {text}")
+        print_line(console, f"next: {text}")
 
 
 def _lists(incidents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -148,7 +148,3 @@ def _columns(*heads: str) -> Table:
     for head in heads:
         table.add_column(head, no_wrap=True)
     return table
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(one_line(text), soft_wrap=True, markup=False, highlight=False)

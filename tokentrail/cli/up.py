@@ -31,10 +31,7 @@ def run(console: Console, *, data_dir: Path, slos: Path | None, ports: Mapping[s
                 stack.collector(folder)
             with progress(console, "starting the dashboard"):
                 stack.dashboard()
-            for name, url in stack.urls.items():
-                console.print(f"  {name:<10} {url}")
-            for sentence in stack.moved(ports):
-                console.print(f"[yellow]note:[/] {sentence}", soft_wrap=True, highlight=False)
+            stack.tell(console, ports, 10)
             console.print(f"  {'SLOs':<10} {stack.slos}", soft_wrap=True, highlight=False)
             console.print(f"\nPoint an OTLP exporter here: OTEL_EXPORTER_OTLP_ENDPOINT={stack.urls['OTLP/HTTP']}")
             console.print(f"Open {stack.urls['dashboard']} · Ctrl-C stops.")

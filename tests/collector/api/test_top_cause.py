@@ -139,12 +139,8 @@ def test_burns_that_are_over_name_what_it_was_then(rows, api, monkeypatch):
 
 class TestOfEachTenant:
     @pytest.fixture
-    def slos_file(self, tmp_path):
-        path = tmp_path / "slos.yaml"
-        path.write_text(
-            'slos: [{name: each, objective: "0.9", window: 30d, group_by: [tenant], thresholds: {ttft: 500ms}}]'
-        )
-        return path
+    def slos_file(self, slo_of_each_tenant):
+        return slo_of_each_tenant
 
     def test_it_is_of_the_tenants_own_requests(self, rows, api):
         store(rows, [*chats(500, tenant="big"), *slow(STALLS, 4, tenant="big")])

@@ -295,12 +295,8 @@ class TestWithoutSlos:
 
 class TestOfEachTenant:
     @pytest.fixture
-    def slos_file(self, tmp_path):
-        path = tmp_path / "slos.yaml"
-        path.write_text(
-            'slos: [{name: each, objective: "0.9", window: 30d, group_by: [tenant], thresholds: {ttft: 500ms}}]'
-        )
-        return path
+    def slos_file(self, slo_of_each_tenant):
+        return slo_of_each_tenant
 
     def test_the_tenant_that_is_hit_is_told_and_its_requests_alone_are_explained(self, rows, api):
         store(rows, chats(500, tenant="big"), ago=50)

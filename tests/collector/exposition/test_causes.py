@@ -185,12 +185,8 @@ class TestWhyAnSloBurns:
 
 class TestOfEachTenant:
     @pytest.fixture
-    def slos_file(self, tmp_path):
-        path = tmp_path / "slos.yaml"
-        path.write_text(
-            'slos: [{name: each, objective: "0.9", window: 30d, group_by: [tenant], thresholds: {ttft: 500ms}}]'
-        )
-        return path
+    def slos_file(self, slo_of_each_tenant):
+        return slo_of_each_tenant
 
     def test_the_gauge_is_of_the_tenant_whose_promise_is_broken(self, scrape, explain):
         explain(*[(CHAT, FAST)] * 300, tenant="big")

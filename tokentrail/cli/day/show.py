@@ -55,10 +55,7 @@ def run(
                 outlet.to_collector(stack.urls["OTLP/HTTP"])
                 with progress(console, "starting the dashboard"):
                     stack.dashboard()
-                for name, url in stack.urls.items():
-                    console.print(f"  {name:<11} {url}")
-                for sentence in stack.moved(ports):
-                    console.print(f"[yellow]note:[/] {sentence}", soft_wrap=True, highlight=False)
+                stack.tell(console, ports, 11)
                 console.print(f"\nA day with five faults: {stack.urls['dashboard']}/?range=24h · Ctrl-C ends the demo")
                 _stay(stack, hanging, seconds)
         finally:
