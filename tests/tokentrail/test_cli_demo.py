@@ -41,7 +41,7 @@ def test_a_demo_has_its_model_before_its_engine_starts(status, started, monkeypa
 
     monkeypatch.setattr(subprocess, "run", fetch)
     with contextlib.suppress(ProcessFailed) if status else contextlib.nullcontext():
-        demo._start(Console(quiet=True), Fake(tmp_path, tmp_path / "slos.yaml"), {})
+        demo._start(Console(quiet=True), Fake(tmp_path, tmp_path / "slos.yaml"))
     assert done == started
 
 

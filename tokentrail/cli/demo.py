@@ -96,12 +96,13 @@ def _run(
     seen: list[Observation] = []
     problems: list[str] = []
     try:
-        _start(console, stack, ports)
+        _start(console, stack)
         api = Api(stack.urls["API"])
         began = time.time()
         load_s = math.inf if seconds is None else max(10.0, seconds - DRAIN_S)
         to_the_end = False
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):  # who sees the addresses may end the demo, and gets the summary
+            _tell(console, stack, ports)
             limit = Limit(began + load_s)
             done = asyncio.run(_drive(console, stack, api, workload(load_s, seed=seed), seen, began, limit))
             to_the_end = True
@@ -163,7 +164,7 @@ def _stay(console: Console, stack: Stack) -> None:
             time.sleep(1)
 
 
-def _start(console: Console, stack: Stack, ports: Mapping[str, int | None]) -> None:
+def _start(console: Console, stack: Stack) -> None:
     with progress(console, "starting the collector"):
         stack.collector(stack.home / "collector")
     with progress(console, "starting the dashboard"):
@@ -174,6 +175,9 @@ def _start(console: Console, stack: Stack, ports: Mapping[str, int | None]) -> N
     _fetch_model()
     with progress(console, f"starting the engine with {MODEL}"):
         stack.engine("--model", MODEL, "--threads", str(ENGINE_THREADS), *ENGINE_FLAGS)
+
+
+def _tell(console: Console, stack: Stack, ports: Mapping[str, int | None]) -> None:
     for name, url in stack.urls.items():
         console.print(f"  {name:<11} {url}")
     console.print(f"  {'logs':<11} {stack.home / 'logs'}\n")
