@@ -26,6 +26,7 @@ from collector.measure.hops import read_hops, without_doubles
 from collector.measure.in_flight import InFlight
 from collector.measure.reader import Reader
 from collector.measure.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
+from collector.measure.row_causes import RowCauses, causes_of_rows
 from collector.measure.verdicts import Threshold, Verdict
 from collector.measure.window import Window
 from collector.query.template import part
@@ -73,6 +74,7 @@ class RequestsQuery(LatencyQuery):
     trace_id: Annotated[str, Field(pattern="^[0-9a-fA-F]{4,32}$")] | None = Field(
         None, description="the first four hex digits of the trace id or more"
     )
+    explained: bool = Field(False, description="with the causes of the time of each row")
 
 
 class Requests(Answer):
@@ -84,6 +86,9 @@ class Requests(Answer):
     """The rows of all pages."""
     next: str | None
     """The `cursor` of the next page; null on the last one."""
+    explained: list[RowCauses | None]
+    """Of each row, in their order, where its time went; null: it has not ended, or is not explained yet. Empty unless
+    it is asked for."""
 
 
 def router(ctx: Context) -> APIRouter:
@@ -168,7 +173,9 @@ def _ended(reader: Reader, window: Window, query: RequestsQuery, total: int | No
         total = len(rows)
     elif total is None:
         total = reader.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
-    return {"requests": found, "total": total, "next": _cursor(query.sort, page[-1]).text() if goes_on else None}
+    explained = causes_of_rows(reader, page) if query.explained else []
+    following = _cursor(query.sort, page[-1]).text() if goes_on else None
+    return {"requests": found, "total": total, "next": following, "explained": explained}
 
 
 def _cursor(sort: Sort, row: Mapping[str, Any]) -> Cursor:
@@ -212,7 +219,8 @@ def _not_ended(reader: Reader, window: Window, query: RequestsQuery, slo: Slo | 
         began_ns, key, _ = page[-1]
         following = Cursor(query.sort, None, began_ns, key[:32], key[32:]).text()
     found = [request_row(row, judgement) for row, judgement in zip(rows, judged, strict=True)]
-    return {"requests": found, "total": len(order), "next": following}
+    explained = [None] * len(found) if query.explained else []
+    return {"requests": found, "total": len(order), "next": following, "explained": explained}
 
 
 def _announced(reader: Reader, in_flight: InFlight, places: list[int], status: str) -> list[dict[str, Any]]:

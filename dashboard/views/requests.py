@@ -1,15 +1,15 @@
-"""The list of requests in Explore: fifty rows with what they missed and a bar of their phases. A click opens one."""
+"""The list of requests in Explore: fifty rows with what they missed and a bar of their causes. A click opens one."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
 import streamlit as st
 
-from dashboard import address, components, palette
+from dashboard import address, bars, components, palette
 from dashboard.api import Problem, Query, ask, fetch
 from dashboard.components.heat import Selection
 from dashboard.filters import View
@@ -28,13 +28,16 @@ CAUSES = {
 }
 ROWS = 50
 WIDTH, HEIGHT = 160, 14
-"""Pixels of a bar of phases."""
+"""Pixels of a bar."""
 PHASES = {
     "queue": "queued", "cold_start": "cold_start", "prefill": "prefill", "decode": "decode", "preempted": "preempted",
     "kv_transfer": "kv_transfer", "stalled": "stalled",
 }  # fmt: skip
 """The phases of a row by the name of their field, in the order in which they begin."""
 BEFORE_TOKEN = ("queue", "cold_start", "prefill")
+NAMED = ("estimated", "steps")
+"""Levels at which a request's causes are named. Below them, most of its time is unexplained: its phases say more."""
+FLOOR = "alone (the floor)"
 WAITS = {"batch": "batch full", "tokens": "no tokens left", "kv": "too few KV blocks", "priority": "lower priority"}
 PLACE = "requests-place"
 """Key of the session's state: the list that is shown, and the cursor of its page."""
@@ -52,7 +55,7 @@ def draw(view: View, chosen: Selection | None, metric: str) -> None:
     order = SORTS[sort or "E2E"]
     asked = query(view, chosen, metric, {"sort": order, "status": status, "verdict": verdict, **of_link})
     cursor = _cursor(asked)
-    found = fetch(ask("requests", asked.params, cursor=cursor))
+    found = fetch(ask("requests", asked.params, cursor=cursor, explained="true"))
     if isinstance(found, Problem):
         components.problem(found)
         return
@@ -69,7 +72,7 @@ def draw(view: View, chosen: Selection | None, metric: str) -> None:
             "Next page", disabled=found["next"] is None, on_click=_go, args=(asked, found["next"]), type="tertiary"
         )
     shown = components.table(
-        table(rows),
+        table(rows, found["explained"]),
         height=420,
         placeholder=UNDEFINED,
         column_config=columns(view.zone),
@@ -79,6 +82,7 @@ def draw(view: View, chosen: Selection | None, metric: str) -> None:
         selection_mode="single-cell",
         row_height=30,
     )
+    st.html(legend(rows, found["explained"]))
     for row, _ in shown.selection.cells[:1]:
         st.switch_page(
             st.session_state["pages"]["request"],
@@ -153,14 +157,14 @@ def _go(shown: Query, cursor: str | None) -> None:
 
 
 ORDER = (
-    "ended", "TTFT", "TPOT", "E2E", "phases", "missed", "mostly", "prompt", "output", "model", "variant", "tenant",
+    "ended", "TTFT", "TPOT", "E2E", "time", "missed", "mostly", "prompt", "output", "model", "variant", "tenant",
     "instance", "status", "verdict",
 )  # fmt: skip
 """The columns that are shown at first; the table's menu has the others."""
 
 
-def table(rows: list[Json]) -> list[dict[str, Any]]:
-    """Request rows as rows of the table."""
+def table(rows: Sequence[Json], explained: Sequence[Json | None]) -> list[dict[str, Any]]:
+    """Request rows, and of each its causes, as rows of the table."""
     return [
         {
             "ended": instant(row["end"]),
@@ -168,8 +172,8 @@ def table(rows: list[Json]) -> list[dict[str, Any]]:
             "TPOT": tpot(row),
             "E2E": duration(row["e2e_s"]),
             "missed": missed_by(row["verdicts"]),
-            "mostly": longest(row),
-            "phases": bar(row),
+            "mostly": mostly(row, told),
+            "time": bar(parts(row, told)),
             "prompt": row["input_tokens"],
             "output": row["output_tokens"],
             "model": row["model"],
@@ -187,18 +191,41 @@ def table(rows: list[Json]) -> list[dict[str, Any]]:
             "request id": row["request_id"],
             "trace id": row["trace_id"],
         }
-        for row in rows
+        for row, told in zip(rows, explained, strict=True)
     ]
+
+
+def _worst(row: Json) -> str:
+    """The missed threshold that was exceeded most times over; `e2e` where none was missed."""
+    missed = [miss for verdict in row["verdicts"] for miss in verdict["missed"]]
+    worst = max(missed, key=lambda miss: miss["over_s"] / miss["limit_s"], default={"threshold": "e2e"})
+    return str(worst["threshold"])
+
+
+def mostly(row: Json, told: Json | None) -> str | None:
+    """The cause that took most of the latency that was missed: `others' prompts 4.00 s`.
+
+    What a token takes alone is the cause of no miss, unless nothing else took time. Where no causes are named, it is
+    the longest phase, which is marked as one: `phase queued 5.57 min (batch full)`.
+    """
+    if told is None or told["level"] not in NAMED:
+        phase = longest(row)
+        return phase and f"phase {phase}"
+    worst = _worst(row)
+    of = {"ttft": ("ttft_s",), "tpot": ("rest_s",), "gap": ("rest_s",)}.get(worst, ("ttft_s", "rest_s"))
+    took = {cause["group"]: sum(cause[part] for part in of) for cause in told["causes"]}
+    blamed = {group: seconds for group, seconds in took.items() if seconds and group != FLOOR} or took
+    most = max(blamed, key=lambda group: blamed[group], default=None)
+    return most and f"{most} {duration(blamed[most])}"
 
 
 def longest(row: Json) -> str | None:
     """The phase that took most of the latency that was missed, and why it waited: `queued 5.57 min (batch full)`.
 
-    Of several missed thresholds, the one that was exceeded most times over counts. TTFT is made of the phases before
-    the first token, TPOT and the longest gap of those after it, and E2E of all. None: nobody tells the phases.
+    TTFT is made of the phases before the first token, TPOT and the longest gap of those after it, and E2E of all. None:
+    nobody tells the phases.
     """
-    missed = [miss for verdict in row["verdicts"] for miss in verdict["missed"]]
-    worst = max(missed, key=lambda miss: miss["over_s"] / miss["limit_s"], default={"threshold": "e2e"})["threshold"]
+    worst = _worst(row)
     after = [name for name in PHASES if name not in BEFORE_TOKEN]
     names = {"ttft": BEFORE_TOKEN, "tpot": after, "gap": after}.get(worst, list(PHASES))
     known = {name: row[f"{name}_s"] for name in names if row.get(f"{name}_s")}
@@ -211,22 +238,39 @@ def longest(row: Json) -> str | None:
     return f"{PHASES[most].replace('_', ' ')} {duration(known[most])}{told}"
 
 
-def bar(row: Json) -> str | None:
-    """The phases of a row beside each other, as an image; None: nobody tells them."""
-    parts = [(name, row.get(f"{field}_s") or 0.0) for field, name in PHASES.items()]
-    total = sum(seconds for _, seconds in parts)
+Part = tuple[str, str, float]
+"""A name, the CSS colour, and seconds."""
+
+
+def parts(row: Json, told: Json | None) -> list[Part]:
+    """What the time of a row is made of: its causes, or its phases where no causes are named."""
+    if told is not None and told["level"] in NAMED:
+        return [(one["group"], one["colour"], one["ttft_s"] + one["rest_s"]) for one in told["causes"]]
+    return [
+        (name.replace("_", " "), palette.phase_colour(name), row[f"{field}_s"])
+        for field, name in PHASES.items()
+        if row.get(f"{field}_s")
+    ]
+
+
+def bar(found: Sequence[Part]) -> str | None:
+    """The parts of a time beside each other, as an image; None without parts."""
+    total = sum(seconds for *_, seconds in found)
     if not total:
         return None
     at, drawn = 0.0, []
-    for name, seconds in parts:
+    for _, colour, seconds in found:
         wide = WIDTH * seconds / total
-        if wide:
-            drawn.append(
-                f'<rect x="{at:.1f}" width="{wide:.1f}" height="{HEIGHT}" fill="{palette.phase_colour(name)}"/>'
-            )
+        drawn.append(f'<rect x="{at:.1f}" width="{wide:.1f}" height="{HEIGHT}" fill="{colour}"/>')
         at += wide
     image = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}">{"".join(drawn)}</svg>'
     return f"data:image/svg+xml;base64,{b64encode(image.encode()).decode()}"
+
+
+def legend(rows: Sequence[Json], explained: Sequence[Json | None]) -> str:
+    """The colours of all bars."""
+    names = {name: colour for one in zip(rows, explained, strict=True) for name, colour, _ in parts(*one)}
+    return bars.legend({*names}, bars.Palette(names, {}))
 
 
 def columns(zone: tzinfo) -> dict[str, Any]:
@@ -235,7 +279,8 @@ def columns(zone: tzinfo) -> dict[str, Any]:
         name: st.column_config.TextColumn(alignment="right", width="small") for name in ("TTFT", "TPOT", "E2E")
     }
     shown["ended"] = st.column_config.DatetimeColumn("time", format="MMM D HH:mm:ss", timezone=str(zone), pinned=True)
-    shown["phases"] = st.column_config.ImageColumn(
-        "phases", help="queued, cold start, prefill, decode, preempted, KV transfer, stalled; the whole bar is the E2E"
+    shown["time"] = st.column_config.ImageColumn(
+        "where it went",
+        help="Causes, or phases where no causes are named. The whole bar is the E2E.",
     )
     return shown

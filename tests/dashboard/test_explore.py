@@ -6,13 +6,14 @@ from datetime import UTC
 import pytest
 import streamlit as st
 
+from collector.causes.names import load_causes
 from dashboard import address
 from dashboard.api import Query
 from dashboard.components import heat
 from dashboard.components.heat import Selection, columns, in_words, marks, percentile_line
 from dashboard.filters import View
 from dashboard.views import differing, explore
-from dashboard.views.requests import bar, longest, query
+from dashboard.views.requests import bar, mostly, parts, query
 from dashboard.views.variants import is_series
 
 VIEW = View("2026-11-21T10:00:00Z", "2026-11-21T11:00:00Z", (("tenant", "a"),), "chat", None, UTC)
@@ -175,14 +176,50 @@ def missing(**over):
         (dict.fromkeys(ROW) | {"verdicts": []}, None),
     ],
 )
-def test_a_row_says_what_took_most_of_the_latency_that_it_missed(row, words):
-    assert longest(row) == words
+def test_a_row_without_causes_says_which_phase_took_most_of_the_latency_that_it_missed(row, words):
+    for told in (None, explained("none", stall=(9.0, 9.0)), explained("phases", stall=(9.0, 9.0))):
+        assert mostly(row, told) == (words and f"phase {words}")
 
 
-def test_a_bar_has_a_part_for_each_phase_and_none_without_phases():
-    image = b64decode(bar(ROW).partition(",")[2]).decode()
-    assert [part.partition('"')[0] for part in image.split(' width="')[2:]] == ["60.0", "20.0", "80.0"]
-    assert bar(dict.fromkeys(ROW)) is None
+def explained(level="steps", **causes):
+    """An answer's causes of a row, with their seconds before the first token and after it."""
+    told = [
+        {"group": name.replace("_", " "), "colour": f"#00000{i}", "ttft_s": first, "rest_s": rest}
+        for i, (name, (first, rest)) in enumerate(causes.items())
+    ]
+    return {"level": level, "causes": told}
+
+
+SLOW = {"own_prompt": (3.0, 0.0), "others_prompts": (2.0, 4.0), "alone_(the_floor)": (0.0, 5.0)}
+
+
+@pytest.mark.parametrize(
+    ("row", "causes", "words"),
+    [
+        (ROW, SLOW, "others prompts 6.00 s"),
+        (missing(ttft=(1.0, 1.0)), SLOW, "own prompt 3.00 s"),
+        (missing(ttft=(1.0, 1.0), tpot=(0.2, 0.1)), SLOW, "others prompts 4.00 s"),
+        (missing(gap=(1.0, 1.0)), SLOW, "others prompts 4.00 s"),
+        (missing(e2e=(1.0, 9.0)), SLOW, "others prompts 6.00 s"),
+        (missing(tpot=(1.0, 1.0)), {"alone_(the_floor)": (0.1, 5.0), "stall": (1.0, 0.0)}, "alone (the floor) 5.00 s"),
+        (missing(ttft=(1.0, 1.0)), {}, None),
+    ],
+)
+def test_a_row_says_which_cause_took_most_of_the_latency_that_it_missed(row, causes, words):
+    for level in ("steps", "estimated"):
+        assert mostly(row, explained(level, **causes)) == words
+    assert "alone (the floor)" in {cause.group for cause in load_causes().values()}
+
+
+def test_a_bar_has_a_part_for_each_cause_or_else_for_each_phase():
+    def drawn(told):
+        image = b64decode(bar(parts(ROW, told)).partition(",")[2]).decode()
+        return [tuple(part.split('"')[::4]) for part in image.split(' width="')[2:]]
+
+    assert drawn(explained("phases", stall=(9.0, 9.0))) == drawn(None)
+    assert [wide for wide, _ in drawn(None)] == ["60.0", "20.0", "80.0"]
+    assert drawn(explained(stall=(1.0, 2.0), own_prompt=(1.0, 0.0))) == [("120.0", "#000000"), ("40.0", "#000001")]
+    assert bar(parts(dict.fromkeys(ROW), None)) is None
 
 
 def test_differences_are_shown_with_both_shares_and_names_of_others_are_no_markup():

@@ -91,6 +91,27 @@ def test_the_cause_of_slow_requests_is_found_beside_typical_ones(rows, api):
     assert answer["note"] is None
 
 
+def test_rows_have_their_causes_by_what_people_call_them_if_these_are_asked_for(rows, api):
+    slow = request(ttft={"wait_batch": 7, "wait_priority": 20}, rest={"wait_tokens": 3, "others_prompts": 50})
+    ended = NOW - SECOND  # of all, so that each is found by its key
+    found = store(rows, [(fields | {"ended": ended}, causes) for fields, causes in (slow, *chats(2))], explained=[0, 1])
+    answer = api("requests", explained=True)
+    told = dict(zip((row["trace_id"] for row in answer["requests"]), answer["explained"], strict=True))
+    first, second, unexplained = (told[row["trace_id"]] for row in found)
+    assert unexplained is None
+    assert [(one["group"], one["ttft_s"], one["rest_s"]) for one in first["causes"]] == [
+        ("others' prompts", 0.0, pytest.approx(0.053)),
+        ("waiting for a place", pytest.approx(0.027), 0.0),
+    ]
+    assert [one["colour"] for one in first["causes"]] == ["#f59e0b", "#94a3b8"]
+    assert {one["group"] for one in second["causes"]} >= {"own prompt", "alone (the floor)"}
+    assert (first["level"], second["level"]) == ("steps", "steps")
+    rows.open(start=NOW - SECOND, seen=NOW)
+    assert api("requests", explained=True, status="in_flight")["explained"] == [None]
+    assert api("requests")["explained"] == []
+    assert api("requests", explained=True, model="other")["explained"] == []
+
+
 def test_a_longer_answer_is_no_delay(rows, api):
     long = request(ttft={"own_prompt": 100}, rest={"batch": 60_000, "alone": 20_000}, tokens=4001)
     store(rows, [*chats(20), long])
