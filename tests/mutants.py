@@ -1,9 +1,13 @@
 """`python -m tests.mutants --seed 37 --count 100 --room collector/wal`: do the tests notice when the code is wrong?
 
 Each mutation changes one place of the product: a comparison is flipped or moved by its boundary, `and` becomes `or`,
-`+` becomes `-`, a number grows by one, a truth is inverted, a statement is left out. Then the test files run that a
-developer would run for that file: those of its name or room, and those that import it. A mutation that they pass
-survives. The seed draws from each room (folder) in turn. Tests run in a copy of the checkout. Prints JSON.
+`+` becomes `-`, a number grows by one, a truth is inverted, a statement is left out. A mutation that the tests pass
+survives. The seed draws from each room (folder) in turn. Tests run in copies of the checkout. Prints JSON.
+
+A run of `make test-stores` with tests/reached.py, kept for a day, tells which functions each test enters, and its
+seconds. A mutation's tests are those that enter its function, or the functions that mention the constant or field: 45 s
+of them, first those of its name and room, then those that enter the least. Where there are none, they are the test
+files of its name, its room and its importers, slow ones too.
 """
 
 import argparse
@@ -20,25 +24,30 @@ import tempfile
 import time
 from collections import Counter, defaultdict, namedtuple
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
-from tests.conftest import SLOW
+from tests.reached import PRODUCT
 
 ROOT = Path(__file__).parents[1]
-PRODUCT = ("alerts", "collector", "dashboard", "instrumented_engine", "tokentrail")
 MOST_FILES = 6
-LIMIT_S = 300
+MOST_S = 45.0
+TEST_S, LIMIT_S, DAY_S = 120, 300, 86_400
+REACHED = ROOT / ".pytest_cache" / "reached.json"
 PYTEST = ("-q", "-rfE", "--tb=no", "-p", "no:cacheprovider")
 FLIPPED = {
     ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
     ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,), ast.In: (ast.NotIn,),
     ast.NotIn: (ast.In,), ast.And: (ast.Or,), ast.Or: (ast.And,), ast.Add: (ast.Sub,), ast.Sub: (ast.Add,),
 }  # fmt: skip
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 Mutation = namedtuple("Mutation", "file line begin end before after")  # begin and end in bytes
-UNSEEN = {"debug", "info", "warning", "exception", "print"}  # only a reader of the log would notice
+LOGS = {"debug", "info", "warning", "exception", "print"}  # only a reader of the log would notice
+NEVER = {"AssertionError", "NotImplementedError"}  # says that a place is not reached
+UNSEEN = {"strict", "daemon", "stacklevel", "indent", "maxsize"}
 
 
 def variants(node: Any) -> Iterator[str]:
@@ -56,20 +65,27 @@ def variants(node: Any) -> Iterator[str]:
             yield repr(not value)
         case ast.Constant(value=int(value)):
             yield repr(value + 1 if abs(value) < 10 else 2 * value)
-        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name))) if name not in UNSEEN:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name))) if name not in LOGS:
             yield "pass"
+        case ast.Raise(exc=ast.Name(id=name) | ast.Call(func=ast.Name(id=name))) if name in NEVER:
+            return
         case ast.AugAssign() | ast.Raise() | ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield "pass"
 
 
 def places(node: ast.AST) -> Iterator[Any]:
-    """The nodes below one, without annotations and decorators, where a change is seldom one of behaviour."""
+    """The nodes below one, without annotations, decorators, types and logs, where a change is seldom seen."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="logger" | "_log"))):
+            return
+        case ast.Subscript(value=ast.Name(id="Literal" | "Annotated")) | ast.Call(func=ast.Name(id="cast" | "TypeVar")):
+            return
     yield node
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list") or isinstance(node, ast.JoinedStr):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and getattr(child, "arg", "") not in ("strict", "daemon"):
+            if isinstance(child, ast.AST) and getattr(child, "arg", "") not in UNSEEN:
                 yield from places(child)
 
 
@@ -95,29 +111,54 @@ def draw(files: Iterable[Path], seed: int, count: int, rooms: list[str]) -> list
     return [bag[turn] for turn in range(count) for bag in bags if turn < len(bag)][:count]
 
 
-def tests_of(file: Path, texts: dict[Path, str]) -> list[str]:
-    """Tests of a file: those of its name, of its room, and quick ones that import it or else one of its importers."""
-    *room, parent, stem = file.with_suffix("").parts
-    names = {f"test_{stem}.py", f"test_{stem}s.py", f"test_{parent}_{stem}.py"}
-    tests = {test for test in texts if test.name.startswith("test_")}
-    of_room = Path("tests", *room, parent)
-    near = {test for test in tests if room and of_room in (*test.parents, test.with_name(test.stem[5:]))}
-    found = sorted(test for test in tests if test.name in names and test.parts[1] == file.parts[0])
-    asked, seen = {file}, set[Path]()
-    while asked:
-        seen |= asked
-        importers = {one for one in texts if any(imports(texts[one], of) for of in asked)} - seen
-        others = sorted((importers & tests | near) - {*found}, key=lambda test: (test not in near, len(texts[test])))
-        found += [test for test in others if not any(test.is_relative_to(f"tests/{slow}") for slow in SLOW)]
-        found = found or others[:2]
-        asked = set() if found else {one for one in importers if one.parts[0] != "tests"}
-    return [str(test) for test in found[:MOST_FILES]]
+def statements(node: Any, outer: str = "") -> Iterator[tuple[str, Any]]:
+    """The functions and other statements of a module and its classes, by qualified name."""
+    for child in node.body:
+        name = f"{outer}{getattr(child, 'name', '')}"
+        yield from statements(child, f"{name}.") if isinstance(child, ast.ClassDef) else [(name, child)]
 
 
-def imports(text: str, of: Path) -> bool:
-    *package, name = of.with_suffix("").parts if of.name != "__init__.py" else of.parent.parts
-    outer = re.escape(".".join(package))
-    return bool(re.search(rf"\b{outer}\.{name}\b(?!\.)|from {outer} import [^\n]*\b{name}\b", text))
+class Suite:
+    """Which tests a mutation may fail, by their seconds and functions of tests/reached.py."""
+
+    def __init__(self, texts: dict[Path, str], reached: dict[str, tuple[float, list[str]]]) -> None:
+        self._texts, self._reached, self._entering = texts, reached, defaultdict[str, set[str]](set)
+        for test, (_, functions) in reached.items():
+            for function in functions:
+                self._entering[function].add(test)
+        product = [file for file in texts if file.parts[0] in PRODUCT]
+        self._statements = {str(file): [*statements(ast.parse(texts[file]))] for file in product}
+        self._words = [
+            (f"{file}:{name}", {getattr(one, "attr", getattr(one, "id", "")) for one in ast.walk(node)} - {""})
+            for file, found in self._statements.items()
+            for name, node in found
+            if isinstance(node, FUNCTION)
+        ]
+
+    def tests_of(self, mutation: Mutation) -> list[str]:
+        file, found, seconds = Path(mutation.file), list[str](), 0.0
+        *room, parent, stem = file.with_suffix("").parts
+        names = {f"test_{stem}.py", f"test_{stem}s.py", f"test_{parent}_{stem}.py"}
+        tests = {test for test in self._texts if test.name.startswith("test_")}
+        of_part = {test for test in tests if test.parts[1] == file.parts[0]}
+        near = {one for one in of_part if one.name in names or (room and Path("tests", *room, parent) in one.parents)}
+        entering = set().union(*(self._entering[function] for function in self._users(mutation)))
+        by_use = {test: (Path(test.partition("::")[0]) not in near, len(self._reached[test][1])) for test in entering}
+        for test in sorted(entering, key=by_use.__getitem__):
+            if not found or seconds + self._reached[test][0] <= MOST_S:
+                found, seconds = [*found, test], seconds + self._reached[test][0]
+        near |= {test for test in tests if ".".join(file.with_suffix("").parts) in self._texts[test]}
+        return found or [str(one) for one in sorted(near, key=lambda one: (one.name not in names, one))[:MOST_FILES]]
+
+    def _users(self, mutation: Mutation) -> set[str]:
+        """The function that a mutation is in, or those that mention what is assigned there."""
+        file, line = mutation.file, mutation.line
+        name, node = next(one for one in self._statements[file] if one[1].lineno <= line <= one[1].end_lineno)
+        if isinstance(node, FUNCTION):
+            return {f"{file}:{name}"}
+        assigned = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        public = {one for one in assigned if not one.startswith("_")}
+        return {user for user, words in self._words if words & (assigned if user.startswith(file) else public)}
 
 
 class Copy:
@@ -153,15 +194,16 @@ class Copy:
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()  # it knows its source by size and second only
 
-    def _run(self, arguments: list[str]) -> tuple[int | None, str]:
-        """Exit status of pytest (None: it took longer than LIMIT_S), and its output."""
-        command = ["env", f"PYTHONPATH={self.folder}", sys.executable, "-m", "pytest", *arguments, *PYTEST]
-        command += ["--basetemp", str(self.folder.with_name("basetemp"))]
+    def _run(self, arguments: list[str], limit_s: float = LIMIT_S, **variables: str) -> tuple[int | None, str]:
+        """Exit status of pytest (None: it took longer than the limit), and its output."""
+        command = [sys.executable, "-m", "pytest", "--basetemp", str(self.folder.with_name("basetemp")), *arguments]
+        environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTEST_TIMEOUT": str(TEST_S)} | variables
         with self.folder.with_name("output").open("w+") as out:
-            process = subprocess.Popen(command, cwd=self.folder, stdout=out, stderr=out, start_new_session=True)
+            where: Any = {"cwd": self.folder, "env": environment, "stdout": out, "stderr": out}
+            process = subprocess.Popen([*command, *PYTEST], start_new_session=True, **where)
             try:
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(LIMIT_S)
+                    process.wait(limit_s)
                 status = process.poll()
             finally:
                 with suppress(ProcessLookupError):  # what the tests started, too
@@ -170,11 +212,24 @@ class Copy:
             out.seek(0)
             return status, out.read()
 
+    def reached(self) -> dict[str, tuple[float, list[str]]]:
+        """The seconds of each test, and the functions that it enters, as learned here or in another run of today."""
+        if not REACHED.exists() or time.time() - REACHED.stat().st_mtime > DAY_S:
+            print("tests run once, to learn what each of them enters; 3 minutes on two idle cores", file=sys.stderr)
+            (found := self.folder.with_name("reached")).mkdir()
+            tier = ["-m", "not slow or store", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+            self._run(["-p", "tests.reached", *tier], DAY_S, REACHED=str(found))
+            REACHED.parent.mkdir(exist_ok=True)
+            merged = [entry for file in found.iterdir() for entry in json.loads(file.read_text()).items()]
+            REACHED.write_text(json.dumps(dict(merged)))
+        return json.loads(REACHED.read_text())
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--room", nargs="+", default=[], metavar="FOLDER")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--record", type=Path, default=Path(os.devnull), metavar="FILE")
@@ -182,14 +237,27 @@ def main() -> None:
     ends = time.monotonic() + 60 * args.minutes
     files = sorted(file for folder in (*PRODUCT, "tests") for file in (ROOT / folder).rglob("*.py"))
     texts = {file.relative_to(ROOT): file.read_text() for file in files}
-    rooms, survivors = defaultdict[str, Counter[str]](Counter), []
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        copy, drawn = Copy(Path(folder)), draw(texts, args.seed, args.count, args.room)
-        for mutation in takewhile(lambda _: time.monotonic() < ends, drawn):
-            tests = tests_of(Path(mutation.file), texts)
-            rooms[str(Path(mutation.file).parent)][result := copy.judge(mutation, tests)] += 1
+    rooms, survivors, tests = defaultdict[str, Counter[str]](Counter), [], dict[Mutation, list[str]]()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(args.processes) as pool:
+        copies = [Copy(Path(folder, str(number))) for number in range(args.processes)]
+        suite, free = Suite(texts, copies[0].reached()), Queue[Copy]()
+        for copy in copies:
+            free.put(copy)
+
+        def judge(mutation: Mutation) -> str:
+            if time.monotonic() > ends:
+                return "not tried"
+            copy, tests[mutation] = free.get(), suite.tests_of(mutation)
+            try:
+                return copy.judge(mutation, tests[mutation])
+            finally:
+                free.put(copy)
+
+        drawn = draw(texts, args.seed, args.count, args.room)
+        for mutation, result in zip(drawn, pool.map(judge, drawn), strict=True):
+            rooms[str(Path(mutation.file).parent)][result] += 1
             told = {key: value for key, value in mutation._asdict().items() if key not in ("begin", "end")}
-            print(result, json.dumps(told), *tests, flush=True)
+            print(result, json.dumps(told), *tests.get(mutation, [])[:MOST_FILES], flush=True)
             survivors += [told] if result in ("survived", "no tests") else []
     record = {"seed": args.seed, "asked": args.count, "results": sum(rooms.values(), Counter())}
     record |= {"rooms": dict(sorted(rooms.items())), "survivors": sorted(survivors, key=lambda one: one["file"])}

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -81,22 +82,29 @@ def test_a_mutation_survives_the_tests_that_pass_with_it_and_the_work_tree_stays
     product, tests = checkout / "alerts/limit.py", checkout / "tests/alerts/test_limit.py"
     for folder in (product.parent, tests.parent):
         folder.mkdir(parents=True)
-    (product.parent / "__init__.py").touch()
-    product.write_text("def over(n):\n    return n > 3\n")
+    for folder in (product.parent, checkout / "tests"):
+        (folder / "__init__.py").touch()
+    product.write_text("MOST = 3\n\ndef over(n):\n    return n > 3\n\ndef room():\n    return MOST\n")
     tests.write_text(
-        "from alerts.limit import over\n\ndef test_nine():\n    assert over(9)\n\ndef test_broken():\n    assert 0\n"
+        "from alerts.limit import over, room\n\ndef test_nine():\n    assert over(9)\n\n"
+        "def test_room():\n    assert room()\n\ndef test_broken():\n    assert 0\n"
     )
     (checkout / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    shutil.copy(ROOT / "reached.py", checkout / "tests")
     subprocess.run(["git", "init", "-q"], cwd=checkout, check=True)
     monkeypatch.setattr(mutants, "ROOT", checkout)
+    monkeypatch.setattr(mutants, "REACHED", tmp_path / "cache" / "reached.json")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they are slow to load
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
     texts = {file.relative_to(checkout): file.read_text() for file in (product, tests)}
-    found = mutants.tests_of(Path("alerts/limit.py"), texts)
-    assert found == ["tests/alerts/test_limit.py"]
     copy = mutants.Copy(tmp_path / "copy")
-    drawn = mutants.draw(texts, 1, 100, [])
-    judged = {mutation.after: copy.judge(mutation, found) for mutation in drawn}
-    assert judged == {"n >= 3": "survived", "n <= 3": "caught", "4": "survived"}
+    drawn = sorted(mutants.draw(texts, 1, 100, []), key=lambda one: (one.line, one.after))
+    by_name, by_use = mutants.Suite(texts, {}), mutants.Suite(texts, copy.reached())
+    assert {each for one in drawn for each in by_name.tests_of(one)} == {(file := "tests/alerts/test_limit.py")}
+    used = [by_use.tests_of(one) for one in drawn]
+    assert used == [[f"{file}::test_room"], *[[f"{file}::test_nine"]] * 3], "those that enter, also that of a constant"
+    judged = {(one.line, one.after): copy.judge(one, by_name.tests_of(one)) for one in drawn}
+    assert judged == {(1, "4"): "survived", (4, "4"): "survived", (4, "n <= 3"): "caught", (4, "n >= 3"): "survived"}
     assert copy.judge(drawn[0], []) == "no tests"
     assert product.read_text() == texts[Path("alerts/limit.py")]
 

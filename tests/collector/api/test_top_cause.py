@@ -75,10 +75,21 @@ def test_the_middle_half_of_the_good_ones_is_typical(rows, api):
 def test_nothing_is_said_where_nothing_is_explained(rows, api):
     store(rows, [*chats(20), *slow(WAITS, 20)], explained=range(20))
     assert not any(top_causes(api).values())
-    client = slow({"ttft": {"unexplained": 900}, "rest": {"unexplained": 300}}, 20)
-    found = rows.requests([fields for fields, _ in client])
-    rows.causes([(row, {**causes, "level": "none"}) for row, (_, causes) in zip(found, client, strict=True)])
+
+
+def test_requests_at_the_level_none_are_neither_bad_nor_typical_and_those_of_phases_are(rows, api):
+    def store_at(level, many):
+        found = rows.requests([{"ended": NOW - SECOND - i, **fields} for i, (fields, _) in enumerate(many)])
+        rows.causes([(row, {**causes, "level": level}) for row, (_, causes) in zip(found, many, strict=True)])
+
+    store_at("none", [*chats(30), *slow(STALLS, 40)])
     assert not any(top_causes(api).values())
+    store_at("phases", slow(WAITS, 20))
+    assert not any(top_causes(api).values()), "none is typical"
+    store_at("phases", chats(10))
+    top = top_causes(api)["chat", None]
+    assert (top["cause"], top["share"]) == ("wait_kv", 1.0)
+    assert top["sentence"].startswith("What 20 bad requests took")
 
 
 def test_requests_that_failed_at_once_took_no_longer(rows, api):

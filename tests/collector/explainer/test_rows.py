@@ -28,6 +28,8 @@ def columns(errors_us, *, ttft_us=500, e2e_us=2000, level="steps", shares=None):
 def test_an_error_is_told_in_permille_of_the_request_and_a_huge_one_is_not_called_unknown():
     errors_us = [0, 1, 20, 2000, 131_068, 131_069, 10**9, UNKNOWN_US]
     assert columns(errors_us)["error_permille"] == [0, 0, 10, 1000, 65534, 65534, 65534, 65535]
+    for e2e_us, permille in ((1, 2000), (2, 1000), (0, 2000)):
+        assert columns([2], ttft_us=e2e_us, e2e_us=e2e_us)["error_permille"] == [permille]
 
 
 def test_only_steps_are_judged_by_a_model_of_a_time():
