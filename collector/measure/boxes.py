@@ -17,7 +17,7 @@ import numpy as np
 from collector.measure.box import Box, BoxOut, of_change, of_incident
 from collector.measure.changes import Change
 from collector.measure.evaluation import open_requests
-from collector.measure.in_flight import Bools, InFlight
+from collector.measure.in_flight import InFlight
 from collector.measure.incident import Incident
 from collector.measure.population import Floats, read_ended
 from collector.measure.reader import Reader
@@ -55,7 +55,7 @@ def boxes(reader: Reader, window: Window, incidents: Sequence[Incident], changes
     burns = [one for one in found if one.slo is not None]
     told = [of_change(one, window.end_ns) for one in changes]
     causes = [one for one in found if one.slo is None] + [one for one in told if one.slo is None]
-    causes.sort(key=lambda one: (_rank(one), -one.since_ns))
+    causes.sort(key=lambda one: (_rank(one), -one.since_ns, one.title))
     tried = [one for one in causes if any(_meets(one, burn) for burn in burns)][:_MOST_CAUSES]
     outside = [*burns[_MOST_BURNS:], *(one for one in told if one.slo is not None)]
     for burn, place, bad in _places(reader, window, burns[:_MOST_BURNS], tried):
@@ -155,18 +155,14 @@ def _not_ended(in_flight: InFlight, slo: Slo, tenant: str | None, causes: Sequen
     """The bad requests of an SLO that have not ended: all, and those of each cause."""
     bad = in_flight.judged([slo]).outcomes(0).bad
     if tenant is not None:
-        bad = bad & _has(in_flight, "tenant", tenant)
+        bad = bad & in_flight.having("tenant", tenant)
     counts = [bad.sum()]
     for cause in causes:
         own = bad if cause.until_ns is None else bad & (in_flight.began_ns < cause.until_ns)
         for name, value in _values(cause).items():
-            own = own & _has(in_flight, name, value)
+            own = own & in_flight.having(name, value)
         counts.append(own.sum())
     return np.array(counts, np.float64)
-
-
-def _has(in_flight: InFlight, name: str, value: str) -> Bools:
-    return np.array([one == value for one in in_flight.columns[name]], bool)
 
 
 def _rank(box: Box) -> int:
@@ -175,7 +171,7 @@ def _rank(box: Box) -> int:
     return kinds.get(box.kind, 50)
 
 
-def _order(box: BoxOut) -> tuple[bool, int, int]:
+def _order(box: BoxOut) -> tuple[bool, int, int, int, str]:
     """What fires first, by kind, then what is over by time. A box fires as what is inside it does."""
     firing = box.firing or any(one.firing for one in box.inside)
-    return not firing, _rank(box) if firing else 0, -box.since_ns
+    return not firing, _rank(box) if firing else 0, -box.since_ns, _rank(box), box.title

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from math import floor
 from typing import Final, Literal
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.verdicts import Threshold
 from collector.slo.counts import Number
+from tokentrail.shared.formatting import percent
 
 Level = Literal["none", "phases", "estimated", "steps"]
 """How far a request can be explained, in the order in which the table `causes` numbers them."""
@@ -281,7 +281,9 @@ def sentence(
     top = parts[0]
     if not top.share or top.without is None or top.without.attainment is None or attainment is None:
         return told
-    now, then = _percent(attainment), _percent(top.without.attainment)
+    now, then = percent(attainment), percent(top.without.attainment)
+    if now == then:
+        return told
     return f"{told} Without {top.group} ({top.cause}), {then} would be good instead of {now} ({top.without.kind})."
 
 
@@ -311,8 +313,3 @@ def _without_typical(who: str, parts: Sequence[Part]) -> str:
     largest = sorted(groups.items(), key=lambda item: -item[1])[:_MOST_NAMED]
     named = ", ".join(f"{100 * time_s / total:.0f} % {group}" for group, time_s in largest if time_s)
     return f"Time of {who}: {named or 'none'}. There is no typical request to compare with."
-
-
-def _percent(ratio: float) -> str:
-    """Cut and not rounded: 100 % means every single one."""
-    return f"{floor(ratio * 10_000 + 1e-6) / 100:.10g} %"

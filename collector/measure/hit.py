@@ -103,9 +103,12 @@ def _why(top: TopCause | None, found: Explanation) -> str | None:
     """The burn's top cause is that beyond good requests. `/explain` compares with all, of which most may be bad."""
     if told := cause_of(top):
         return told
-    if not found.selected.requests:
+    if sum(one.bad for one in found.not_ended) > found.selected.requests:
         texts = [named(one.text, _LONGEST_TEXT) for one in found.not_ended if one.bad][:_MOST_NAMED]
-        return f"None of them has ended. {'; '.join(texts)}." if texts else None
+        many = "Most of them have not" if found.selected.requests else "None of them has"
+        return f"{many} ended. {'; '.join(texts)}."
+    if not found.selected.requests:
+        return None
     if top is None and found.parts and not found.parts[0].share and found.selected.explained:
         failed = found.selected.failed / found.selected.requests
         if failed >= _LEAST_SHARE:
@@ -118,4 +121,5 @@ def _without(found: Explanation) -> str | None:
     top = next(iter(found.without), None)
     if top is None or top.attainment is None or found.attainment is None:
         return None
-    return f"Without it, {percent(top.attainment)} since then would be good instead of {percent(found.attainment)}."
+    then, now = percent(top.attainment), percent(found.attainment)
+    return None if then == now else f"Without it, {then} since then would be good instead of {now}."

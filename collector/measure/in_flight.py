@@ -118,6 +118,10 @@ class InFlight:
             return [*self.columns[dimension]]
         return [labels.get(dimension.removeprefix(LABEL), "") for labels in self.columns["labels"]]
 
+    def having(self, dimension: str, value: str) -> Bools:
+        """The requests with this value in a column or label."""
+        return np.array([one == value for one in self.values(dimension)], bool)
+
     def _labelled(self, column: str, rules: Sequence[LabelRule]) -> Sequence[str]:
         """The values of a column; where they are empty, those that the first rule gives which holds."""
         values = self.values(column)

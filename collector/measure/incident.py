@@ -58,7 +58,8 @@ class Incident(Answer):
     requests: list[RequestList]
     """The lists of the requests that `requests_affected` counts; empty where no filter finds them."""
     top_cause: TopCause | None
-    """Of the bad requests of an SLO; null where none is explained."""
+    """Of the bad requests of an SLO; null where none is explained, where more have not ended than are explained, and of
+    burns that are over but the six that ended last: ask for a window that ends with the burn."""
     runbook_url: str
 
 

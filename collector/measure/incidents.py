@@ -30,6 +30,8 @@ class Incidents(Answer):
 
     window: WindowOut
     incidents: list[Incident]
+    """A burn of a tenant's own that is over is found if the tenant has a request in the longest window of its SLO's
+    rules, at most three days."""
     firing_outside: int
     """Incidents that fire and that the filters leave out."""
     left_out: dict[Cause, int]
@@ -55,7 +57,7 @@ def incidents(reader: Reader, window: Window) -> Incidents:
     everything = found if window == unfiltered else _found(reader, unfiltered)
     inside = _firing(found)
     of_all_tenants = {(*key[:-1], None) for key in inside}  # the burn of a tenant is one of the SLO, too
-    newest_first = sorted(found, key=lambda i: i.start, reverse=True)
+    newest_first = sorted(sorted(found, key=lambda i: (i.cause, i.title)), key=lambda i: i.start, reverse=True)
     listed, left_out = _most_of_each_cause(sorted(newest_first, key=lambda i: not i.firing))
     outside = _firing(everything) - inside - of_all_tenants
     listed = with_top_causes(reader, window, listed)

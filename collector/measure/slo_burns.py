@@ -280,9 +280,7 @@ def _asked(slo: Slo, tenant: str | None) -> dict[str, str]:
 
 def _of(in_flight: InFlight, tenant: str | None) -> Bools:
     """The requests of a tenant; without one, all."""
-    if tenant is None:
-        return np.ones(in_flight.size, bool)
-    return np.array([one == tenant for one in in_flight.columns["tenant"]], bool)
+    return np.ones(in_flight.size, bool) if tenant is None else in_flight.having("tenant", tenant)
 
 
 def _shown(tenant: str | None, lists: list[RequestList]) -> list[RequestList]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from collector.causes.names import PARTS, load_causes
 from collector.measure.culprits import OF_PROMPTS, inflicting_tenants, of_processes
+from collector.measure.evaluation import open_requests
 from collector.measure.explained import (
     COLUMNS,
     FIRST_TOKEN_KNOWN,
@@ -52,12 +53,18 @@ _LEAST_NS: Final = 300 * SECOND_NS
 
 @dataclass(frozen=True)
 class Burning:
-    """An SLO that burns, its tenant if only that one's promise is broken, and when its requests ended."""
+    """An SLO that burns, its tenant if only that one's promise is broken, and when its requests ended.
+
+    If more bad requests have not ended than are explained, these say nothing: their cause is that of the others by
+    chance. So nothing is blamed while a process hangs.
+    """
 
     slo: Slo
     tenant: str | None
     since_ns: int
     until_ns: int
+    not_ended: int = 0
+    """Bad requests in flight, and lost ones."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,7 @@ def with_top_causes(reader: Reader, window: Window, incidents: Sequence[Incident
             one.tenant,
             parse_moment(one.start).ns,
             window.end_ns if one.end is None else parse_moment(one.end).ns,
+            sum(of.total for of in one.requests if of.parameters.get("status") in ("in_flight", "lost")),
         )
         for place, one in enumerate(incidents)
         if one.slo in slos
@@ -105,7 +113,7 @@ def _of_past(reader: Reader, window: Window, one: Burning) -> TopCause | None:
         (blamed,) = blame(reader, replace(window, end_ns=one.until_ns), [one])
         return blamed.top if blamed else None
 
-    asked = ("top cause", one.slo.hash, one.tenant, one.since_ns, one.until_ns, repr(window.filter))
+    asked = ("top cause", one.slo.hash, one.tenant, one.since_ns, one.until_ns, one.not_ended, repr(window.filter))
     minute = {("top cause", "minute"): (reader.now_ns // _MINUTE_NS,)}
     return reader.queries.remembered(asked, [*minute], answer, lambda _: _BYTES, minute)
 
@@ -143,7 +151,8 @@ def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blam
     for number, one in enumerate(burns):
         outcomes, end_ns = judged.outcomes(number), known.rows["end_ns"]
         bad = outcomes.bad[cell] & is_told & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
-        found.append(_blamed(known, bad, outcomes.good[cell] & is_told) if bad.any() else None)
+        enough = bad.any() and known.rows["weight"][bad].sum() >= one.not_ended
+        found.append(_blamed(known, bad, outcomes.good[cell] & is_told) if enough else None)
     return found
 
 
@@ -162,7 +171,7 @@ class Reason:
 
 def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reason]:
     """Why each of these SLOs burns, of those that do and have bad requests that are explained."""
-    burns = burning(reader, slos, window.end_ns)
+    burns = [_with_not_ended(reader, window, one) for one in burning(reader, slos, window.end_ns)]
     found = [(one, blamed) for one, blamed in zip(burns, blame(reader, window, burns), strict=True) if blamed]
     if not found:
         return []
@@ -185,6 +194,12 @@ def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reas
         )
         for one, blamed in found
     ]
+
+
+def _with_not_ended(reader: Reader, window: Window, one: Burning) -> Burning:
+    since = open_requests(reader, replace(window, start_ns=one.since_ns))
+    bad = since.judged([one.slo]).outcomes(0).bad
+    return replace(one, not_ended=int((bad if one.tenant is None else bad & since.having("tenant", one.tenant)).sum()))
 
 
 def _read_judged(reader: Reader, window: Window, cells: Cells) -> tuple[Explained, npt.NDArray[np.uint64]]:

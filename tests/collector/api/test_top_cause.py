@@ -92,6 +92,15 @@ def test_requests_at_the_level_none_are_neither_bad_nor_typical_and_those_of_pha
     assert top["sentence"].startswith("What 20 bad requests took")
 
 
+def test_the_few_that_ended_say_nothing_of_those_that_are_lost(rows, api):
+    store(rows, [*chats(20), *slow(WAITS, 20, ended=NOW - 90 * SECOND)])
+    for _ in range(21):
+        rows.open(start=NOW - 200 * SECOND, seen=NOW - 100 * SECOND, slo_class="chat")
+    assert top_causes(api)["chat", None] is None
+    store(rows, slow(WAITS, 1, ended=NOW - 80 * SECOND))
+    assert top_causes(api)["chat", None]["cause"] == "wait_kv"
+
+
 def test_requests_that_failed_at_once_took_no_longer(rows, api):
     failed = request(ttft={"own_prompt": 8, "wait_kv": 2}, rest={}, tokens=0, status="error", slo_class="chat")
     store(rows, [*chats(20), *[failed] * 20])

@@ -122,9 +122,15 @@ class TestBroken:
         assert pages(answer["links"]) == ["explore", "engines", "tail", "runbook"]
 
     def test_a_burn_of_which_less_is_of_a_process_stands_beside_it(self, rows, api):
+        """The few that ended have a cause of their own, which is not that of the burn."""
         store(rows, [*chats(10, instance="works"), *slow(13, instance="works")], ago=20)
         hang(rows, 18)
-        assert nested(api("verdict")) == [("engine_hung", []), ("slo_burn", [])]
+        answer = api("verdict")
+        assert nested(answer) == [("engine_hung", []), ("slo_burn", [])]
+        assert answer["boxes"][1]["why"] is answer["without"] is None
+        assert answer["why"].startswith("Most of them have not ended. engine stuck: 18 requests wait")
+        store(rows, slow(5, instance="works"), ago=10)
+        assert api("verdict")["boxes"][1]["why"].startswith("Cause: stall"), "as many ended"
 
     def test_causes_stand_before_symptoms(self, rows, api):
         rows.cold_start(start=NOW - 100 * SECOND, duration=90 * SECOND, instance="new")
@@ -132,8 +138,11 @@ class TestBroken:
         hang(rows, 2)
         rows.open(start=NOW - 300 * SECOND, seen=NOW - 200 * SECOND, instance="dead")
         store(rows, [*chats(10), *slow(80)], ago=20)
-        kinds = [box["kind"] for box in api("verdict")["boxes"]]
-        assert kinds == ["engine_lost", "engine_hung", "kv_eviction", "cold_start", "slo_burn"]
+        rows.cold_start(start=NOW - 100 * SECOND, duration=80 * SECOND, instance="another")
+        boxes = api("verdict")["boxes"]
+        kinds = [box["kind"] for box in boxes]
+        assert kinds == ["engine_lost", "engine_hung", "kv_eviction", *["cold_start"] * 2, "slo_burn"]
+        assert [box["instance"] for box in boxes[3:5]] == ["another", "new"], "by name, of the same moment"
 
     def test_what_is_over_before_or_begins_after_explains_nothing(self, rows, api):
         store(rows, chats(100), ago=3000)
@@ -166,6 +175,13 @@ class TestBroken:
         assert answer["why"] == "100 % of them failed, and took no longer than typical requests."
         assert "ended with the error queue_full" in answer["who"]
         assert answer["without"] is None
+
+    def test_nothing_is_said_of_a_cause_without_which_nothing_would_be_better(self, rows, api):
+        never = {"ttft": {"own_prompt": 600, "stall": 900}, "rest": {"batch": 150, "alone": 50}}
+        store(rows, [*chats(20), *slow(80, never)], ago=100)
+        answer = api("verdict")
+        assert (answer["why"][:12], answer["without"]) == ("Cause: stall", None)
+        assert "Without" not in api("explain", slo="chat")["sentence"]
 
     def test_who_and_why_are_remembered_for_a_minute_and_all_else_is_of_the_moment(self, rows, api, clock):
         store(rows, [*chats(20, variant="v1"), *slow(80, variant="v2")], ago=100)

@@ -179,6 +179,10 @@ class TestWhyAnSloBurns:
         rows.requests([SLOW | {"ended": NOW - SECOND}] * 40)
         clock.now += 61 * SECOND
         assert self.shares(scrape()).keys() >= {"wait_kv"}
+        for _ in range(2):
+            rows.open(start=NOW + 10 * SECOND, seen=NOW + 60 * SECOND, slo_class="chat")
+        clock.now += 200 * SECOND
+        assert self.shares(scrape()) == {}, "more have not ended than are explained"
         clock.now += 3600 * SECOND
         assert self.shares(scrape()) == {}
 
