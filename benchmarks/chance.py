@@ -12,9 +12,9 @@ import numpy as np
 import typer
 
 from benchmarks.report import JsonPath, Quick, publish
-from collector.measure.chance import ratio
+from collector.measure.chance import Ratios
 from collector.measure.check import against_latency
-from collector.measure.compare import Rows, alike_samples
+from collector.measure.sides import Rows, alike_samples
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 SIZES = (150, 1000, 6000)
@@ -69,8 +69,9 @@ def _intervals(random: np.random.Generator, runs: int, kind: str, n: int) -> dic
         longer = 2.0 if kind == "longer prompts" else 1.0
         pair = alike_samples(requests(random, n, kind), requests(random, n, kind, prompts=longer), "ttft")
         assert pair is not None
+        ratios = Ratios(*pair, [*LEVELS.values()])
         for name, level in LEVELS.items():
-            interval = ratio(*pair, level)
+            interval = ratios.interval(level)
             assert interval is not None
             held[name] += interval.low <= 1 <= interval.high
             bounded[name] += interval.low > 0 and interval.high < np.inf

@@ -11,8 +11,9 @@ from pydantic import ConfigDict, Field
 from collector.api.context import Context
 from collector.api.parameters import Duration, Labels, Names, Time, WindowQuery
 from collector.api.problems import bad_parameter
-from collector.measure.compare import Comparison, Side, compare, read_side
+from collector.measure.compare import Comparison, compare
 from collector.measure.reader import Reader
+from collector.measure.sides import Side, read_side
 from collector.measure.times import Moment, rfc3339
 from collector.slo.judge import selected
 from collector.sql.fragment import all_of

@@ -22,8 +22,8 @@ from collector.measure.chance import Floats
 _KNOTS: Final = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
 """Between these quantiles of a length, the logarithm of the odds is a straight line of it."""
 _REQUESTS_A_KNOT: Final = 50
-_FITTED: Final = 20_000
-"""Requests of each side that the regression looks at."""
+_FITTED: Final = 10_000
+"""Requests of each side that the regression looks at. Its last step looks at all."""
 _STEPS: Final = 12
 _RIDGE: Final = 0.01
 _LEAST_DISTANCE: Final = 0.1
@@ -35,7 +35,7 @@ class Alike:
 
     factors: tuple[Floats, Floats]
     features: tuple[Floats, Floats]
-    """Shape (requests, features). The first is 1."""
+    """Shape (features, requests). The first is 1."""
 
 
 def alike(a: Sequence[Floats], b: Sequence[Floats], weights: tuple[Floats, Floats]) -> Alike:
@@ -43,14 +43,18 @@ def alike(a: Sequence[Floats], b: Sequence[Floats], weights: tuple[Floats, Float
     sizes = len(weights[0]), len(weights[1])
     knots = _KNOTS[:: max(1, round(6 * _REQUESTS_A_KNOT * max(len(a), 1) / max(min(sizes), 1)))]
     pooled = [np.concatenate([one, other]) for one, other in zip(a, b, strict=True)]
-    matrix = np.hstack([np.ones((sum(sizes), 1)), *(_lines(column, knots) for column in pooled)])
+    matrix = np.stack([np.ones(sum(sizes)), *(line for column in pooled for line in _lines(column, knots))])
     of_b = np.repeat([0.0, 1.0], sizes)
     balanced = np.concatenate([side / side.sum() for side in weights])  # both sides weigh the same
     chosen = np.concatenate([np.arange(0, n, -(-n // _FITTED)) + i * sizes[0] for i, n in enumerate(sizes)])
-    odds = matrix @ _logistic(matrix[chosen], of_b[chosen], balanced[chosen] / balanced[chosen].sum() * len(chosen))
+    found = np.zeros(len(matrix))
+    for some, steps in ((chosen, _STEPS), (slice(None), 1)):
+        weighed = balanced[some] / balanced[some].sum() * len(balanced[some])
+        found = _logistic(matrix[:, some], of_b[some], weighed, found, steps)
+    odds = found @ matrix
     share_of_b = 1 / (1 + np.exp(-np.clip(odds, -30, 30)))
     n = sizes[0]
-    return Alike((share_of_b[:n], 1 - share_of_b[n:]), (matrix[:n], matrix[n:]))
+    return Alike((share_of_b[:n], 1 - share_of_b[n:]), (matrix[:, :n], matrix[:, n:]))
 
 
 def distance(a: Floats, b: Floats) -> float:
@@ -69,32 +73,31 @@ def mix_differs(a: Floats, b: Floats) -> bool:
     return distance(a, b) > max(_LEAST_DISTANCE, 1.63 * sqrt(spread))
 
 
-def _lines(values: Floats, knots: Sequence[float]) -> Floats:
-    """Columns that add up to any line of the logarithm that bends at the knots; and one for what is not known."""
+def _lines(values: Floats, knots: Sequence[float]) -> list[Floats]:
+    """Rows that add up to any line of the logarithm that bends at the knots; and one for what is not known."""
     known = ~np.isnan(values)
     if not known.any():
-        return np.empty((len(values), 0))
+        return []
     logs = np.log1p(np.where(known, values, 0.0))
     of_known = logs[known]
     scale = of_known.std()
-    columns = [] if known.all() else [(~known).astype(np.float64)]
+    lines = [] if known.all() else [(~known).astype(np.float64)]
     if scale > 0:
-        bends = np.unique(np.quantile(of_known, knots))
+        bends = np.unique(np.quantile(of_known[:: -(-len(of_known) // (4 * _FITTED))], knots))
         middle = of_known.mean()
-        columns.append((logs - middle) / scale * known)
-        columns += [np.maximum(logs - bend, 0.0) / scale * known for bend in bends if bend < of_known.max()]
-    return np.stack(columns, axis=1) if columns else np.empty((len(values), 0))
+        lines.append((logs - middle) / scale * known)
+        lines += [np.maximum(logs - bend, 0.0) / scale * known for bend in bends if bend < of_known.max()]
+    return lines
 
 
-def _logistic(matrix: Floats, of_b: Floats, weights: Floats) -> Floats:
-    """The coefficients of a logistic regression, by Newton's method, with a little ridge on all but the first."""
-    ridge = np.full(matrix.shape[1], _RIDGE)
+def _logistic(matrix: Floats, of_b: Floats, weights: Floats, found: Floats, steps: int) -> Floats:
+    """Better coefficients of a logistic regression, by Newton's method, with a little ridge on all but the first."""
+    ridge = np.full(len(matrix), _RIDGE)
     ridge[0] = 1e-9
-    found = np.zeros(matrix.shape[1])
-    for _ in range(_STEPS):
-        p = 1 / (1 + np.exp(-np.clip(matrix @ found, -30, 30)))
-        gradient = matrix.T @ (weights * (of_b - p)) - ridge * found
-        curvature = (matrix.T * (weights * p * (1 - p))) @ matrix + np.diag(ridge)
+    for _ in range(steps):
+        p = 1 / (1 + np.exp(-np.clip(found @ matrix, -30, 30)))
+        gradient = matrix @ (weights * (of_b - p)) - ridge * found
+        curvature = (matrix * (weights * p * (1 - p))) @ matrix.T + np.diag(ridge)
         step = np.linalg.solve(curvature, gradient)
         found = found + step
         if np.abs(step).max() < 1e-6:

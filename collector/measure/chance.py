@@ -24,6 +24,7 @@ Z_95: Final = 1.959964
 _LEAST_BLOCKS: Final = 10
 _CLUSTERED: Final = 2.326
 """Blocks count when their spread is larger than in 99 % of samples of independent requests."""
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,18 @@ class Interval:
 
 @dataclass(frozen=True)
 class Sample:
-    """One number of each request, in arrays of one length. Numbers are not negative."""
+    """Numbers of requests, in arrays of one length. Numbers are not negative."""
 
     values: Floats
     weights: Floats
     """How many requests each stands for."""
     features: Floats
-    """Shape (requests, features): what the numbers are known to depend on. The first is 1."""
+    """Shape (features, numbers): what the numbers are known to depend on. The first is 1."""
     blocks: Ints
     """The stretch of time in which each ended, counted from 0, and the same for all samples."""
+    requests: Ints | None = None
+    """The request of each number, counted from 0, where requests have several, such as waits for tokens. Those of one
+    request are not independent. None: a number is a request."""
 
     @cached_property
     def _by_value(self) -> tuple[Floats, Floats, Floats]:
@@ -54,10 +58,9 @@ class Sample:
         return self.values[order], weights, weights.cumsum()
 
     @cached_property
-    def _solved(self) -> Floats:
-        """Gives the coefficients of a weighted least-squares fit on the features."""
-        weighed = self.features.T * self.weights
-        return np.linalg.pinv(weighed @ self.features, rcond=1e-10, hermitian=True) @ weighed
+    def n(self) -> int:
+        """How many requests."""
+        return len(self.values) if self.requests is None else int(np.count_nonzero(np.bincount(self.requests)))
 
     def quantile(self, level: float) -> float:
         """The percentile, by inclusive interpolation."""
@@ -73,63 +76,82 @@ class Sample:
             return 0.0 if share <= 0 else inf
         return float(np.interp(share, (until - weights / 2) / until[-1], values))
 
-    def deviations(self, inside: Bools) -> Floats:
-        """How far each request moves the weighted share of those for which `inside` is true.
+    def moved(self, inside: Bools) -> tuple[Floats, Floats]:
+        """The variances of weighted shares, and how far each block of time moves them.
 
-        What the features tell is no chance, so the deviation is from the weighted least-squares fit. The sum of the
-        squares is the linearised variance of the share (Cochran: Sampling Techniques, 3rd edition, 7.3).
+        `inside` has shape (shares, numbers): which numbers a share counts. What the features tell is no chance, so
+        deviations are from the weighted least-squares fit. The sum of their squares, each of a request, is the
+        linearised variance of the share (Cochran: Sampling Techniques, 3rd edition, 7.3 and 9A.4).
         """
-        freedom: int = max(len(self.values) - self.features.shape[1], 1)
-        residuals = inside - self.features @ (self._solved @ inside)
-        scale = sqrt(len(self.values) / freedom) / float(self.weights.sum())
-        return self.weights * residuals * scale
+        weighed = self.features * self.weights
+        fit = inside @ weighed.T @ np.linalg.pinv(weighed @ self.features.T, rcond=1e-10, hermitian=True)
+        freedom = max(self.n - len(self.features), 1)
+        scale = sqrt(self.n / freedom) / float(self.weights.sum())
+        deviations = (inside - fit @ self.features) * (self.weights * scale)
+        each = deviations if self.requests is None else _sums(self.requests, deviations)
+        return (each**2).sum(axis=1), _sums(self.blocks, deviations)
 
 
-def ratio(a: Sample, b: Sample, level: float, z: float = Z_95) -> Interval | None:
-    """The ratio b ÷ a of a percentile; None when one of them is 0.
+def _sums(of: Ints, values: Floats) -> Floats:
+    """The sum of each row over the columns with each number of `of`."""
+    return np.stack([np.bincount(of, row) for row in values])
 
-    Each percentile lies between those at `level` ± z standard errors of its share (Woodruff: Confidence intervals for
+
+class Ratios:
+    """The ratios b ÷ a of percentiles.
+
+    Each percentile lies between those at its level ± z standard errors of its share (Woodruff: Confidence intervals for
     medians and other position measures, JASA 47, 1952). The distances of the bounds add as squares, in logarithms, less
     what both sides share (Zou and Donner: Construction of confidence limits about effect measures, Statistics in
     Medicine 27, 2008).
     """
-    estimates = [side.quantile(level) for side in (a, b)]
-    if min(estimates) <= 0:
-        return None
-    errors, common = share_errors((a, b), [a.values <= estimates[0], b.values <= estimates[1]], level)
-    low, high = ([side.at(level + sign * z * e) for side, e in zip((a, b), errors, strict=True)] for sign in (-1, 1))
-    down = [_distance(low[i], estimates[i]) for i in (0, 1)]
-    up = [_distance(estimates[i], high[i]) for i in (0, 1)]
-    middle = log(estimates[1] / estimates[0])
-    below, above = _added(down[1], up[0], common), _added(up[1], down[0], common)
-    return Interval(exp(middle), exp(middle - below), exp(middle + above) if above < inf else inf)
+
+    def __init__(self, a: Sample, b: Sample, levels: Sequence[float]) -> None:
+        self._sides = (a, b)
+        self._levels = [*levels]
+        self._estimates = [[side.quantile(level) for level in levels] for side in self._sides]
+        inside = [
+            side.values <= np.array(found)[:, None] for side, found in zip(self._sides, self._estimates, strict=True)
+        ]
+        self._errors, self._common = share_errors(self._sides, inside, np.array(levels))
+
+    def interval(self, level: float, z: float = Z_95) -> Interval | None:
+        """The ratio of one of the percentiles; None when it is 0 on a side."""
+        at = self._levels.index(level)
+        a, b = (found[at] for found in self._estimates)
+        if min(a, b) <= 0:
+            return None
+        low, high = (
+            [side.at(level + sign * z * errors[at]) for side, errors in zip(self._sides, self._errors, strict=True)]
+            for sign in (-1, 1)
+        )
+        down, up = (_distance(low[0], a), _distance(low[1], b)), (_distance(a, high[0]), _distance(b, high[1]))
+        middle, common = log(b / a), float(self._common[at])
+        below, above = _added(down[1], up[0], common), _added(up[1], down[0], common)
+        return Interval(exp(middle), exp(middle - below), exp(middle + above) if above < inf else inf)
 
 
-def share_errors(sides: tuple[Sample, Sample], inside: Sequence[Bools], expected: float) -> tuple[list[float], float]:
-    """The standard errors of a share on each side, and the correlation of what moved both at the same times.
+def share_errors(sides: Sequence[Sample], inside: Sequence[Bools], expected: Floats) -> tuple[list[Floats], Floats]:
+    """The standard errors of shares on each side, and the correlation of what moved both at the same times.
 
-    Where the values tell no error (all are inside, or they are too few for the features), it is that of as many
-    independent requests of the `expected` share.
+    `inside` has shape (shares, numbers) on each side. Where the values tell no error (all are inside, or they are too
+    few for the features), it is that of as many independent requests of the `expected` share.
     """
-    found = [side.deviations(which) for side, which in zip(sides, inside, strict=True)]
-    variances = [float((deviations**2).sum()) for deviations in found]
-    most = 1 + max(int(side.blocks.max()) for side in sides)
-    by_block = [np.bincount(side.blocks, moved, minlength=most) for side, moved in zip(sides, found, strict=True)]
-    covariance = 0.0
-    for i, side in enumerate(sides):
+    found = [side.moved(which) for side, which in zip(sides, inside, strict=True)]
+    most = max(by_block.shape[1] for _, by_block in found)
+    moved = [np.pad(by_block, ((0, 0), (0, most - by_block.shape[1]))) for _, by_block in found]
+    errors, common = [], np.zeros(len(expected))
+    for side, (alone, _), by_block in zip(sides, found, moved, strict=True):
         blocks = int(np.count_nonzero(np.bincount(side.blocks)))
-        clustered = float((by_block[i] ** 2).sum()) * blocks / max(blocks - 1, 1)
-        if blocks >= _LEAST_BLOCKS and is_clustered(clustered, variances[i], blocks):
-            variances[i] = clustered
-            covariance = float((by_block[0] * by_block[1]).sum())
-    errors = [
-        sqrt(variance or expected * (1 - expected) / len(side.values))
-        for variance, side in zip(variances, sides, strict=True)
-    ]
-    return errors, min(max(covariance / (errors[0] * errors[1]), 0.0), 1.0) if covariance else 0.0
+        clustered = (by_block**2).sum(axis=1) * blocks / max(blocks - 1, 1)
+        counts = (blocks >= _LEAST_BLOCKS) & is_clustered(clustered, alone, blocks)
+        common = np.where(counts, (moved[0] * moved[1]).sum(axis=1), common)
+        variance, independent = np.where(counts, clustered, alone), expected * (1 - expected) / side.n
+        errors.append(np.sqrt(np.where(variance > _ROUNDING * independent, variance, independent)))
+    return errors, np.clip(common / (errors[0] * errors[1]), 0.0, 1.0)
 
 
-def is_clustered(by_block: float, variance: float, blocks: int) -> bool:
+def is_clustered(by_block: Floats | float, variance: Floats | float, blocks: int) -> Bools | bool:
     """Tell whether the variance over blocks of time is larger than that of independent requests, beyond chance."""
     return by_block > variance * (1 + _CLUSTERED * sqrt(2 / blocks))
 

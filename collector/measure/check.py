@@ -18,17 +18,18 @@ from pydantic import Field
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.chance import Floats, Sample, evidence, is_clustered, share_errors
-from collector.measure.compare import LATENCIES, Rows, alike_samples, listed, read_rows
+from collector.measure.compare import listed
 from collector.measure.evaluation import Counted, count
 from collector.measure.population import read_ended
 from collector.measure.reader import Reader
+from collector.measure.sides import LATENCIES, Rows, alike_samples, read_rows
 from collector.measure.slices import slices
 from collector.measure.window import Window
 from collector.slo.cells import Cells
 from collector.slo.counts import Counts
 from collector.slo.model import Slo
+from tokentrail.shared.formatting import THRESHOLDS, duration, percent, significant
 from tokentrail.shared.formatting import count as digits
-from tokentrail.shared.formatting import duration, percent, significant
 
 ALPHA: Final = 0.05
 """The probability that something that is as good as asked for is ever called worse, or something worse good."""
@@ -165,11 +166,12 @@ def _above(a: Sample, b: Sample, level: float, *, worse: bool) -> float:
     expected = sum(shares) / 2
     if (shares[1] > shares[0]) != worse or not 0 < expected < 1:
         return 0.0
-    errors, common = share_errors((a, b), above, expected)
+    found, correlation = share_errors((a, b), [one[None] for one in above], np.array([expected]))
+    errors, common = [float(one[0]) for one in found], float(correlation[0])
     alone, apart = errors[0] ** 2 + errors[1] ** 2, 2 * common * errors[0] * errors[1]
     fewer = alone / (alone - apart) if apart < alone else 1.0
     n = [
-        min(expected * (1 - expected) / error**2 * fewer, float(len(side.values)))
+        min(expected * (1 - expected) / error**2 * fewer, float(side.n))
         for error, side in zip(errors, (a, b), strict=True)
     ]
     hits = [share * one for share, one in zip(shares, n, strict=True)]
@@ -215,7 +217,7 @@ def check(
         numbers = [against_share(against.bad, checked.bad, budget, relevant, of)]
         word = f"P{significant(100 * quantile, 4).rstrip('0').rstrip('.')}"
         numbers += [
-            against_latency(f"{word} {name.upper()}", pair, quantile, relevant, of) for name, pair in known.items()
+            against_latency(f"{word} {THRESHOLDS[name]}", pair, quantile, relevant, of) for name, pair in known.items()
         ]
     verdict = overall(numbers)
     return Check(

@@ -20,7 +20,7 @@ from collector.slo.counts import Number
 from collector.slo.judge import LARGEST_US, column_of
 from collector.sql.fragment import Fragment, any_of
 
-LATENCIES: Final = ("ttft", "tpot", "e2e", "queue")
+LATENCIES: Final = ("ttft", "tpot", "e2e", "queue", "gap")
 _BUCKETS: Final = 32 * 1024 + 1
 _FEW: Final = 10_000
 _MOST_ROWS: Final = 500_000
@@ -32,6 +32,11 @@ _VALUE: Final = np.dtype([("ns", "<f8")])
 Floats = npt.NDArray[np.float64]
 QuantileErrors = dict[str, float]
 """The standard error of each percentile, in seconds."""
+
+
+def ns_of(name: str) -> str:
+    """SQL: a latency in nanoseconds, NULL where it is not known or cannot exist. No answer has a longest gap of 0."""
+    return "nullIf(gap_ns, 0)" if name == "gap" else f"{name}_ns"
 
 
 def exact(reader: Reader, window: Window, ok: Number) -> dict[str, Distribution]:
@@ -107,7 +112,7 @@ def _of_slices(
     """
     rest = rest[~np.isnan(rest)]
     buckets_of_rest = buckets_of(rest)
-    us, ns = Fragment(f"{name}_us"), Fragment(f"{name}_ns")
+    us, ns = Fragment(f"{name}_us"), Fragment(ns_of(name))
     bucket = {"bucket": part("latency_bucket", {"us": us}), "ns": ns}
     counted = [one.arrays(queries, "latency_buckets", bucket, matching, _BUCKET) for one in parts]
     n = np.bincount(buckets_of_rest, minlength=_BUCKETS)
@@ -169,7 +174,7 @@ def estimated(reader: Reader, window: Window) -> tuple[dict[str, Distribution], 
 
 
 def _estimated(reader: Reader, window: Window, name: str) -> tuple[Distribution, QuantileErrors | None]:
-    value = {"value": Fragment(f"{name}_ns"), "filter": window.filter}
+    value = {"value": Fragment(ns_of(name)), "filter": window.filter}
 
     def quantiles(levels: Sequence[float]) -> dict[str, Any]:
         return reader.queries.row("estimated_latency", {**value, "levels": _levels(levels)}, **window.bounds)

@@ -51,6 +51,8 @@ class Summary(Answer):
     """Of requests that ended ok."""
     queue_s: Distribution
     """Of requests that ended ok, where the engine tells it."""
+    gap_s: Distribution
+    """The longest wait between two tokens of an answer, of requests that ended ok, where their source tells it."""
     throughput: Throughput
     goodput: Goodput
     attainment: float | None

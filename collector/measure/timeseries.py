@@ -12,6 +12,7 @@ from collector.measure.answers import WindowOut
 from collector.measure.evaluation import process_filter
 from collector.measure.groups import Value, groups_of
 from collector.measure.hops import without_doubles
+from collector.measure.latencies import LATENCIES, ns_of
 from collector.measure.over_time import ended_by_bucket, judged_by_bucket, late_in_flight
 from collector.measure.reader import Reader
 from collector.measure.times import SECOND_NS, rfc3339
@@ -22,11 +23,11 @@ from collector.slo.model import Slo
 from collector.sql.fragment import TRUE, Fragment, all_of
 
 Metric = Literal[
-    "ttft", "tpot", "itl", "e2e", "queue",
+    "ttft", "tpot", "itl", "e2e", "queue", "gap",
     "requests", "failed", "cancelled", "output_tokens", "goodput", "kv_evictions", "preemptions",
     "attainment", "kv_usage", "running", "waiting",
 ]  # fmt: skip
-_UNITS: Final = dict.fromkeys(("ttft", "tpot", "itl", "e2e", "queue"), "s") | {
+_UNITS: Final = dict.fromkeys((*LATENCIES, "itl"), "s") | {
     "requests": "1/s", "failed": "1/s", "cancelled": "1/s", "output_tokens": "tokens/s", "goodput": "1/s",
     "kv_evictions": "blocks/s", "preemptions": "1/s", "attainment": "ratio", "kv_usage": "ratio",
     "running": "requests", "waiting": "requests",
@@ -180,7 +181,7 @@ def _points(
     """The points, and whether they are estimated from sampled requests. `own` selects processes."""
     step = buckets.step
     processes = {"process_filter": all_of(process_filter(window), own)}
-    if metric in ("ttft", "tpot", "e2e", "queue"):
+    if metric in LATENCIES:
         return _latency_of_requests(reader, window, buckets, metric, together if metric in together else (metric,))
     if metric == "itl":
         return _latencies(itl.by_bucket(reader.queries, window, step), buckets), False
@@ -221,7 +222,7 @@ def _latency_of_requests(
 
 def _latency(name: str, *, weighted: bool) -> str:
     """SQL: of the values of one latency, the columns `_COLUMNS` behind the first."""
-    value, known = f"assumeNotNull({name}_ns)", f"{name}_ns IS NOT NULL"
+    value, known = f"assumeNotNull({ns_of(name)})", f"{ns_of(name)} IS NOT NULL"
     n, quantiles = f"countIf({known})", f"quantilesExactInclusiveIf{_QUANTILES}({value}, {known})"
     if weighted:
         weight = "toUInt64(round(weight * 1000))"

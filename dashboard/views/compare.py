@@ -12,9 +12,8 @@ from dashboard.api import Problem, ask, fetch
 from dashboard.filters import View, selected
 from dashboard.transform import Json
 from dashboard.views import sides, variants
-from tokentrail.shared.formatting import UNDEFINED, count, duration, percent, plain, rate, significant
+from tokentrail.shared.formatting import LATENCIES, UNDEFINED, count, duration, percent, plain, rate, significant
 
-LATENCIES = ("ttft", "tpot", "e2e")
 QUANTILES = ("p50", "p90", "p99")
 COLOURS = ("#64748b", "#8b5cf6")
 """Of A and B."""
@@ -75,14 +74,14 @@ def latencies(found: Json) -> list[dict[str, str]]:
     """Rows of percentiles: both sides, the ratio with its interval, and what it says."""
     return [
         {
-            "": f"{name.upper()} {quantile.upper()}",
+            "": f"{word} {quantile.upper()}",
             "A": duration(found["a"][f"{name}_s"][quantile]),
             "B": duration(found["b"][f"{name}_s"][quantile]),
             "B ÷ A": f"× {significant(ratio['estimate'])}" if ratio else UNDEFINED,
             "95 %": interval(ratio, lambda value: significant(value)),
             "says": says(ratio, found["relevant"]),
         }
-        for name in LATENCIES
+        for name, word in LATENCIES.items()
         for quantile in QUANTILES
         for ratio in [found["ratios"].get(name, {}).get(quantile)]
     ]
@@ -162,11 +161,12 @@ def overlaid(view: View, chosen: Mapping[str, str], found: Json) -> None:
     st.subheader("Share of requests below a latency", help="Of those that ended and have this latency, as they are.")
     names = [f"{side.upper()}: {found[side]['name']}" for side in "ab"]
     st.html(curves.legend(names, [found[side]["requests"]["total"] for side in "ab"], COLOURS))
-    for column, metric in zip(st.columns(len(LATENCIES)), LATENCIES, strict=True):
+    drawn = [name for name in LATENCIES if name != "itl"]
+    for column, metric in zip(st.columns(len(drawn)), drawn, strict=True):
         told = {name: _shares(view, chosen, side, metric) for name, side in zip(names, "ab", strict=True)}
         with column.container(border=True, key=f"ecdf-{metric}"):
-            st.markdown(f"**{metric.upper()}**")
-            image = curves.drawn(metric.upper(), told, COLOURS)
+            st.markdown(f"**{LATENCIES[metric]}**")
+            image = curves.drawn(LATENCIES[metric], told, COLOURS)
             if image:
                 st.html(image)
             else:

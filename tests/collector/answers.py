@@ -66,7 +66,7 @@ PER_ROUTE = {
     "/timeseries": tuple(
         {"metric": metric}
         for metric in (
-            "ttft", "tpot", "itl", "e2e", "queue", "requests", "failed", "cancelled", "output_tokens", "goodput",
+            "ttft", "tpot", "itl", "e2e", "queue", "gap", "requests", "failed", "cancelled", "output_tokens", "goodput",
             "kv_evictions", "preemptions", "attainment", "kv_usage", "running", "waiting",
         )
     ) + ({"metric": "goodput", "slo": "all"}, {"metric": "ttft", "slo": "ours"}),
@@ -127,6 +127,7 @@ def _request(rng: random.Random, place: int) -> dict:
         "instance": f"i-{rng.randrange(3)}", "request_id": f"r-{place}", "preemptions": rng.choice((0, 0, 0, 2)),
         "queue_ns": queue, "cold_start_ns": 20 * SECOND if rng.random() < 0.01 else None,
         "input_tokens": rng.randrange(1, 2000), "wait_batch_ns": queue // 2, "wait_kv_ns": queue // 3,
+        "gap_ns": (None, 0, queue)[place % 3],
     }  # fmt: skip
 
 

@@ -48,7 +48,8 @@ NOTHING = {"p50": None, "p90": None, "p99": None}
 def compared(**more):
     side = {
         "requests": {"total": 1204, "failed": 4}, "attainment": 0.9, "requests_per_s": 1.5, "output_tokens_per_s": None,
-        "goodput_per_s": 1.0, "running": 2.26, "ttft_s": NOTHING, "tpot_s": NOTHING, "e2e_s": NOTHING,
+        "goodput_per_s": 1.0, "running": 2.26,
+        **dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s", "gap_s"), NOTHING),
     }  # fmt: skip
     return {
         "a": side,
@@ -79,7 +80,7 @@ def test_a_table_has_units_and_nothing_for_what_is_not_known():
     told["a"] |= {"ttft_s": NOTHING | {"p99": 1.9}}
     row = next(row for row in latencies(told) if row[""] == "TTFT P99")
     assert (row["A"], row["B ÷ A"], row["95 %"], row["says"]) == ("1.90 s", "× 3.78", "3.53 to 4.05", "B is slower")
-    assert [row["says"] for row in latencies(told)].count("nothing to compare") == 8
+    assert [row["says"] for row in latencies(told)].count("nothing to compare") == 14
     (prompt,) = mix(compared(mix={"input": {"a": 601.0, "b": 3585.0, "differs": True}}))
     assert list(prompt.values()) == ["prompt tokens, median", "601", "3\u202f585", "", "", "another mix"]
 

@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tokentrail.cli.output import cells
-from tokentrail.shared.formatting import MINUS, UNDEFINED, count, duration, percent, rate, significant
+from tokentrail.shared.formatting import LATENCIES, MINUS, UNDEFINED, count, duration, percent, rate, significant
 
-_LATENCIES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 _LEVELS: Final = {"p50": "P50", "p95": "P95", "p99": "P99"}
 
 
@@ -29,7 +28,7 @@ def table(answer: Mapping[str, Any]) -> Table:
     lines = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for head in cells("", a["name"], b["name"], "B ÷ A, like for like"):
         lines.add_column(head, no_wrap=True)
-    for name, word in _LATENCIES.items():
+    for name, word in LATENCIES.items():
         for level, title in _LEVELS.items():
             values = [duration(side[f"{name}_s"][level]) for side in (a, b)]
             lines.add_row(*cells(f"{title} {word}", *values, _ratio(answer["ratios"].get(name, {}).get(level))))

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tokentrail.shared.formatting import UNDEFINED, count, data_until, duration, percent
+from tokentrail.shared.formatting import LATENCIES, UNDEFINED, count, data_until, duration, percent
 
 LOADING = "the engine loads its model; the first requests wait for it (a cold start)"
 
@@ -22,9 +22,9 @@ def latencies(summary: Mapping[str, Any]) -> Table:
     table = Table("", "count", "p50", "p90", "p95", "p99", "max", box=None, pad_edge=False, header_style="dim")
     for column in table.columns[1:]:
         column.justify = "right"
-    for key, name in (("ttft_s", "TTFT"), ("tpot_s", "TPOT"), ("itl_s", "ITL"), ("e2e_s", "E2E"), ("queue_s", "queue")):
-        d = summary[key]
-        table.add_row(name, str(d["count"]), *(duration(d[p]) for p in ("p50", "p90", "p95", "p99", "max")))
+    for name, word in {**LATENCIES, "queue": "queue"}.items():
+        d = summary[f"{name}_s"]
+        table.add_row(word, str(d["count"]), *(duration(d[p]) for p in ("p50", "p90", "p95", "p99", "max")))
     return table
 
 

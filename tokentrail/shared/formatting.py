@@ -46,6 +46,8 @@ THRESHOLDS = {
     "first_visible": "first visible token",
 }
 """What an SLO can promise, in words, by the name of the threshold."""
+LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "gap": "longest gap"}
+"""Latencies that have percentiles."""
 WAITS = {
     "batch": "the batch was full",
     "tokens": "the steps had no tokens left to compute",

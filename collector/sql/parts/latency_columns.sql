@@ -14,4 +14,8 @@ max(e2e_ns) AS e2e_max,
 countIf(queue_ns IS NOT NULL) AS queue_count,
 avg(queue_ns) AS queue_mean,
 quantilesExactInclusive(0.5, 0.9, 0.95, 0.99, 0.999)(queue_ns) AS queue_quantiles,
-max(queue_ns) AS queue_max
+max(queue_ns) AS queue_max,
+countIf(gap_ns > 0) AS gap_count,
+avg(nullIf(gap_ns, 0)) AS gap_mean,
+quantilesExactInclusive(0.5, 0.9, 0.95, 0.99, 0.999)(nullIf(gap_ns, 0)) AS gap_quantiles,
+max(nullIf(gap_ns, 0)) AS gap_max

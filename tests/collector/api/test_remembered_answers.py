@@ -36,6 +36,7 @@ def population(rows, n=300, days=8):
                 "e2e": int(draw.choice([1, 10**6, 3 * 10**9, 10**13, 2 * HOUR])) + int(draw.integers(0, 3)),
                 "ttft_ns": draw.choice([None, 0, 1, 999, 1000, 1001, 10**9, 4294967294000, 4294967294001, 10**15]),
                 "queue_ns": draw.choice([None, 0, 1, 5 * 10**6]),
+                "gap_ns": draw.choice([None, 0, 1, 10**6, 4294967294001]),
                 "tpot_ns": draw.choice([None, 0.5, 1e6, 1e6 + 0.5, 3e9]),
                 "status": str(draw.choice(["ok", "ok", "ok", "error", "cancelled"])),
                 "tenant": str(draw.choice(["t", "u"])),
@@ -59,6 +60,7 @@ def expected_of(made, durations, start, end, tenant=None):
         name: [r[f"{name}_ns"] for r in chosen if r[f"{name}_ns"] is not None]
         for name in ("ttft", "tpot", "e2e", "queue")
     }
+    values["gap"] = [r["gap_ns"] for r in chosen if r["gap_ns"]]
     values["itl"] = [us * 1000 for r in chosen for us in durations.get(r["trace_id"], ())]
     return {name: numbers_of(found) for name, found in values.items()}
 

@@ -16,7 +16,7 @@ def test_an_empty_window_has_counts_of_zero_and_undefined_numbers(api):
     }  # fmt: skip
     assert set(answer["requests"].values()) == {0}
     assert answer["attainment"] is None
-    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"):
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s", "gap_s"):
         assert answer[name] == dict.fromkeys(answer[name]) | {"count": 0}
 
 
@@ -28,6 +28,7 @@ def test_percentiles_are_numpys_and_come_with_their_count(api, rows):
                 "e2e": (i * i % 37 + 1) * 13 * MS + i,
                 "output_tokens": i % 4,
                 "queue_ns": i * MS if i % 2 else None,
+                "gap_ns": (None, 0, i * MS)[i % 3],
             }
             for i in range(1, 60)
         ]
@@ -41,6 +42,7 @@ def test_percentiles_are_numpys_and_come_with_their_count(api, rows):
     expected = {
         name: [r[f"{name}_ns"] for r in ok if r[f"{name}_ns"] is not None] for name in ("ttft", "tpot", "e2e", "queue")
     }
+    expected["gap"] = [r["gap_ns"] for r in ok if r["gap_ns"]]
     expected["itl"] = [10_000, 20_000, 30_000, 5_000_000]
     for name, values in expected.items():
         got = answer[f"{name}_s"]

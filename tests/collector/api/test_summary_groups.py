@@ -22,6 +22,7 @@ def fill(rows, longest, *, weights=(1.0,)):
                     "status": "cancelled" if variant == "only cancelled" else rng.choice(("ok", "ok", "ok", "error")),
                     "slo_class": rng.choice(("chat", "")), "output_tokens": rng.choice((None, 0, 1, 9)),
                     "weight": rng.choice(weights), "queue_ns": rng.choice((None, SECOND)),
+                    "gap_ns": rng.choice((None, 0, 7)),
                 }
                 for _ in range(n)
             ]

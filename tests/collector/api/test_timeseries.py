@@ -21,7 +21,8 @@ def traffic(rows):
         [
             {"ended": NOW - i * 3 * SECOND - 1, "e2e": (i * 71 % 40 + 1) * 20 * MS, "output_tokens": i % 5,
             "slo_class": "chat" if i % 2 else "",
-             "status": ("ok", "ok", "ok", "error", "cancelled")[i % 5 if i % 3 else 0], "queue_ns": i * MS}
+             "status": ("ok", "ok", "ok", "error", "cancelled")[i % 5 if i % 3 else 0], "queue_ns": i * MS,
+             "gap_ns": (None, 0, i * MS)[i % 3]}
             for i in range(100)
         ]
     )  # fmt: skip
@@ -33,13 +34,14 @@ def test_an_answer_has_so_many_points_at_most(api, points, status):
     assert api.client.get("/api/v1/timeseries", params=params).status_code == status
 
 
-@pytest.mark.parametrize("metric", ["ttft", "tpot", "e2e", "queue"])
+@pytest.mark.parametrize("metric", ["ttft", "tpot", "e2e", "queue", "gap"])
 def test_latencies_by_bucket(api, traffic, metric):
     answer = api("timeseries", metric=metric, step="10s")
     assert (answer["metric"], answer["unit"], answer["step_s"]) == (metric, "s", 10.0)
     expected = {}
     for t, bucket in by_bucket(traffic, 10 * SECOND).items():
         values = [r[f"{metric}_ns"] / 1e9 for r in bucket if r["status"] == "ok" and r[f"{metric}_ns"] is not None]
+        values = [one for one in values if one or metric != "gap"]
         if values:
             expected[t] = values
     assert len(answer["points"]) == len(expected)

@@ -1,12 +1,13 @@
 """Intervals against many draws of known distributions, with fixed seeds."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from collector.measure.alike import alike, mix_differs
-from collector.measure.chance import Interval, Sample, difference, evidence, ratio, share
+from collector.measure.chance import Interval, Ratios, Sample, difference, evidence, share
 
 
 def _sample(values, *, weights=None, blocks=None):
@@ -14,9 +15,13 @@ def _sample(values, *, weights=None, blocks=None):
     return Sample(
         np.asarray(values, float),
         np.ones(n) if weights is None else weights,
-        np.ones((n, 1)),
+        np.ones((1, n)),
         np.zeros(n, int) if blocks is None else blocks,
     )
+
+
+def ratio(a, b, level):
+    return Ratios(a, b, [level]).interval(level)
 
 
 def test_percentiles_are_numpys_and_weights_repeat_a_value():
@@ -62,6 +67,26 @@ def _drawn(rng, n, kind):
     if kind == "ties":
         values = np.ceil(values * 4) / 4
     return _sample(values, weights=weights, blocks=blocks)
+
+
+def test_numbers_of_one_request_are_one_piece_of_evidence():
+    rng = np.random.default_rng(10)
+    held = apart = 0
+    for _ in range(200):
+        pair, alone = [], []
+        for _ in "ab":
+            request = np.repeat(np.arange(200), rng.integers(1, 40, 200))
+            values = rng.lognormal(0, 0.5, 200)[request] * rng.lognormal(0, 0.2, len(request))
+            alone.append(_sample(values))
+            pair.append(replace(alone[-1], requests=request))
+        for found, count in ((pair, "held"), (alone, "apart")):
+            interval = ratio(*found, 0.9)
+            held += count == "held" and interval.low <= 1 <= interval.high
+            apart += count == "apart" and interval.low <= 1 <= interval.high
+    assert held / 200 > 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / 200)
+    assert apart < 150
+    few = replace(_sample(np.arange(400.0)), requests=np.arange(400) // 100)
+    assert few.n == 4
 
 
 def test_bursts_make_an_interval_wider_and_common_bursts_do_not():

@@ -73,6 +73,15 @@ def test_a_variant_is_compared_with_another_one(check, rows):
     assert back["reason"] == "no number is worse by 20 %: 3\u202f000 and 3\u202f000 judged requests"
 
 
+def test_a_longer_gap_is_worse_though_each_token_is_as_quick_on_average(check, rows):
+    quick, frozen = (_requests(2000, 20, variant=name, gap_ns=50 * MS) for name in ("old", "new"))
+    rows.requests([*quick, *[{**r, "gap_ns": 900 * MS if i % 5 else 50 * MS} for i, r in enumerate(frozen)]])
+    got = check(variant="new", against__variant="old", quantile=0.9)
+    assert got["verdict"] == "worse"
+    assert {number["name"] for number in got["numbers"] if number["verdict"] == "worse"} == {"P90 longest gap"}
+    assert got["reason"] == "P90 longest gap 900 ms, not 50.0 ms: 2\u202f000 and 2\u202f000 judged requests"
+
+
 def test_a_time_is_compared_with_an_earlier_one(check, rows):
     earlier = [{**r, "ended": r["ended"] - 7200 * SECOND} for r in _requests(1500, 15)]
     rows.requests([*earlier, *_requests(1500, 300)])
@@ -116,7 +125,7 @@ def test_a_gate_that_is_asked_each_minute_rarely_convicts_the_innocent_and_finds
         for _ in range(60):
             a, b = (rng.lognormal(0, 0.8, 3000) * factor for factor in (1.0, slower))
             for n in range(100, 3001, 100):
-                pair = tuple(Sample(x[:n], np.ones(n), np.ones((n, 1)), np.arange(n) // 100) for x in (a, b))
+                pair = tuple(Sample(x[:n], np.ones(n), np.ones((1, n)), np.arange(n) // 100) for x in (a, b))
                 if against_latency("P90 TTFT", pair, 0.9, 0.2, 3).verdict == "worse":
                     ended[slower] += 1
                     break
@@ -127,10 +136,10 @@ def test_a_gate_that_is_asked_each_minute_rarely_convicts_the_innocent_and_finds
 def test_the_same_latencies_are_good_once_there_are_enough():
     rng = np.random.default_rng(4)
     pair = tuple(
-        Sample(rng.lognormal(0, 0.8, 9000), np.ones(9000), np.ones((9000, 1)), np.arange(9000) // 200) for _ in "ab"
+        Sample(rng.lognormal(0, 0.8, 9000), np.ones(9000), np.ones((1, 9000)), np.arange(9000) // 200) for _ in "ab"
     )
     assert against_latency("P90 TTFT", pair, 0.9, 0.3, 3).verdict == "good"
-    few = tuple(Sample(s.values[:100], s.weights[:100], s.features[:100], s.blocks[:100]) for s in pair)
+    few = tuple(Sample(s.values[:100], s.weights[:100], s.features[:, :100], s.blocks[:100]) for s in pair)
     assert against_latency("P90 TTFT", few, 0.9, 0.3, 3).verdict == "not decided"
 
 

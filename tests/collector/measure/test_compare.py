@@ -57,6 +57,43 @@ def test_a_slower_variant_is_named_with_its_interval_and_the_same_one_is_not(com
     assert back["ratios"]["ttft"]["p50"]["estimate"] == pytest.approx(1 / got["ratios"]["ttft"]["p50"]["estimate"])
 
 
+def test_the_longest_gap_decides_too_and_waits_for_tokens_are_weighed_by_request(compare, rows):
+    """New has longer answers, whose tokens take longer: like for like, its tokens take twice as long."""
+    rng = np.random.default_rng(10)
+
+    def side(variant, answers, slower):
+        made = []
+        for r in _requests(rng, 2000, variant=variant):
+            n = int(rng.choice(answers))
+            gaps = (20 + 2 * n) * slower * MS * rng.lognormal(0, 0.3) * rng.lognormal(0, 0.1, n - 1)
+            told = {"output_tokens": n, "tpot_ns": 2e7 * rng.lognormal(0, 0.3), "e2e": 3 * SECOND}
+            made.append(({**r, **told, "gap_ns": int(gaps.max())}, [r["ttft_ns"] // 1000, *(gaps // 1000).astype(int)]))
+        for stored, (_, durations) in zip(rows.requests([r for r, _ in made]), made, strict=True):
+            rows.tokens(stored, durations)
+        return made
+
+    old, new = side("old", (4, 6, 8), 1.0), side("new", (6, 8, 10), 2.0)
+    got = compare(a__variant="old", b__variant="new")
+    assert got["kind"] == "worse"
+    assert "new is slower than old: P99 longest gap × " in got["verdict"]
+    assert got["b"]["gap_s"]["p99"] == pytest.approx(np.percentile([r["gap_ns"] for r, _ in new], 99) / 1e9, rel=1e-9)
+    waits = [[us for _, durations in one for us in durations[1:]] for one in (old, new)]
+    assert got["b"]["itl_s"]["count"] == len(waits[1])
+    for name in ("gap", "itl"):
+        interval = got["ratios"][name]["p90"]
+        assert (
+            interval["low"] < 2.0 < interval["high"] < 2.0 * np.percentile(waits[1], 90) / np.percentile(waits[0], 90)
+        )
+    alone = np.diff(np.log([got["ratios"]["itl"]["p90"][bound] for bound in ("low", "high")]))[0]
+    of_requests = np.diff(np.log([got["ratios"]["tpot"]["p90"][bound] for bound in ("low", "high")]))[0]
+    assert 0.7 * of_requests < alone < 1.5 * of_requests, "tokens of one request are not independent"
+    assert any(line.startswith("P99 longest gap") and "× " in line for line in _shown(got).splitlines())
+    rows.requests([*_requests(rng, 400, variant="without")])
+    half = compare(a__variant="old", b__variant="without")
+    assert {"gap", "itl"}.isdisjoint(half["ratios"])
+    assert half["b"]["gap_s"]["p99"] is None
+
+
 def test_longer_prompts_alone_are_no_slower_server(compare, rows):
     rng = np.random.default_rng(2)
     rows.requests([*_requests(rng, 2000, variant="old"), *_requests(rng, 2000, variant="new", prompt=900.0)])
