@@ -4,10 +4,10 @@ Each mutation changes one place of the product: a comparison is flipped or moved
 `+` becomes `-`, a number grows by one, a truth is inverted, a statement is left out. A mutation that the tests pass
 survives. The seed draws from each room (folder) in turn. Tests run in copies of the checkout. Prints JSON.
 
-A run of `make test-stores` with tests/reached.py, kept for a day, tells which functions each test enters, and its
+A run of `make test-stores` with tests/reached.py, kept for a day, tells which functions each test enters, and its CPU
 seconds. A mutation's tests are those that enter its function, or the functions that mention the constant or field: 45 s
-of them, first those of its name and room, then those that enter the least. Where there are none, they are the test
-files of its name, its room and its importers, slow ones too.
+of them, first those of its name and room, then those that enter the least. Behind them are test files that the run left
+out: those of its name, its room and its importers; such that start processes if there is nothing else.
 """
 
 import argparse
@@ -30,7 +30,8 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from tests.reached import PRODUCT
+from tests.conftest import PROCESSES
+from tests.reached import PRODUCT, merged
 
 ROOT = Path(__file__).parents[1]
 MOST_FILES = 6
@@ -142,13 +143,21 @@ class Suite:
         tests = {test for test in self._texts if test.name.startswith("test_")}
         of_part = {test for test in tests if test.parts[1] == file.parts[0]}
         near = {one for one in of_part if one.name in names or (room and Path("tests", *room, parent) in one.parents)}
-        entering = set().union(*(self._entering[function] for function in self._users(mutation)))
+        users = self._users(mutation)
+        entering = set().union(*(self._entering[function] for function in users))
         by_use = {test: (Path(test.partition("::")[0]) not in near, len(self._reached[test][1])) for test in entering}
         for test in sorted(entering, key=by_use.__getitem__):
             if not found or seconds + self._reached[test][0] <= MOST_S:
                 found, seconds = [*found, test], seconds + self._reached[test][0]
+        words = re.compile(rf"\b({'|'.join(re.split('[:.]', user)[-1] for user in users) or stem})\b")
         near |= {test for test in tests if ".".join(file.with_suffix("").parts) in self._texts[test]}
-        return found or [str(one) for one in sorted(near, key=lambda one: (one.name not in names, one))[:MOST_FILES]]
+        known = {Path(test.partition("::")[0]) for test in self._reached}
+        rest = {
+            one: (one.name not in names, not words.search(self._texts[one]), len(self._texts[one]))
+            for one in near - known
+            if not found or not any(one.is_relative_to(f"tests/{slow}") for slow in PROCESSES)
+        }
+        return found + [str(one) for one in sorted(rest, key=rest.__getitem__)[:MOST_FILES]]
 
     def _users(self, mutation: Mutation) -> set[str]:
         """The function that a mutation is in, or those that mention what is assigned there."""
@@ -218,10 +227,11 @@ class Copy:
             print("tests run once, to learn what each of them enters; 3 minutes on two idle cores", file=sys.stderr)
             (found := self.folder.with_name("reached")).mkdir()
             tier = ["-m", "not slow or store", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-            self._run(["-p", "tests.reached", *tier], DAY_S, REACHED=str(found))
+            _, output = self._run(["-p", "tests.reached", *tier], DAY_S, REACHED=str(found))
+            if not (entering := merged(found)):
+                sys.exit(f"the tests did not run:\n{output}")
             REACHED.parent.mkdir(exist_ok=True)
-            merged = [entry for file in found.iterdir() for entry in json.loads(file.read_text()).items()]
-            REACHED.write_text(json.dumps(dict(merged)))
+            REACHED.write_text(json.dumps(entering))
         return json.loads(REACHED.read_text())
 
 

@@ -90,7 +90,8 @@ def test_a_mutation_survives_the_tests_that_pass_with_it_and_the_work_tree_stays
         "def test_room():\n    assert room()\n\ndef test_broken():\n    assert 0\n"
     )
     (checkout / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
-    shutil.copy(ROOT / "reached.py", checkout / "tests")
+    for name in ("reached.py", "times.py"):
+        shutil.copy(ROOT / name, checkout / "tests")
     subprocess.run(["git", "init", "-q"], cwd=checkout, check=True)
     monkeypatch.setattr(mutants, "ROOT", checkout)
     monkeypatch.setattr(mutants, "REACHED", tmp_path / "cache" / "reached.json")

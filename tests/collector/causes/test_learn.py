@@ -81,6 +81,18 @@ def test_a_model_that_goes_on_is_as_good_as_one_of_all_windows(windows, model):
     assert not went_on.own
 
 
+def test_a_size_of_step_that_only_one_window_has_counts_by_that_window(windows, model):
+    def gone_on(cells, steps):
+        return learn(*windows[1].tables, former=replace(model, cells=cells, cell_steps=steps))
+
+    never, often = gone_on({}, {}), gone_on({9999: 1.25}, {9999: 40.0})
+    assert len(never.cells) > 3
+    seldom = gone_on(dict.fromkeys(never.cells, 1.0), dict.fromkeys(never.cells, 0.0))
+    assert (never.cells, never.cell_steps) == (seldom.cells, seldom.cell_steps)
+    assert often.cells == pytest.approx(never.cells | {9999: 1.25})
+    assert often.cell_steps == pytest.approx(never.cell_steps | {9999: 0.98 * 40})
+
+
 def test_a_row_of_the_store_is_the_model(model):
     stored = model.row()
     assert "own" not in stored

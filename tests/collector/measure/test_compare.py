@@ -50,7 +50,9 @@ def test_a_slower_variant_is_named_with_its_interval_and_the_same_one_is_not(com
     assert got["attainment"]["low"] < missed[0] - missed[1] < got["attainment"]["high"]
     assert got["warnings"] == []
     twin = compare(a__variant="old", b__variant="twin")
-    assert twin["kind"] in ("same", "not decided")
+    assert twin["kind"] == "not decided"
+    assert compare(a__variant="twin", b__variant="old", relevant=0.14)["kind"] == "not decided"
+    assert compare(a__variant="old", b__variant="twin", relevant=0.16)["kind"] == "same", "as all ends are in 16 %"
     assert twin["ratios"]["ttft"]["p50"]["low"] < 1 < twin["ratios"]["ttft"]["p50"]["high"]
     back = compare(a__variant="new", b__variant="old")
     assert back["kind"] == "better"
