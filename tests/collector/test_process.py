@@ -95,7 +95,7 @@ def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exa
     clients = [Client(collector, itertools.count(first, 4)) for first in (1, 2, 3, 4)]
     for client in clients:
         client.start()
-    for n in range(1, 5):
+    for n in range(1, 4):
         collector.wait_until(lambda n=n: sum(len(c.acknowledged) for c in clients) >= 2 * n)
         threading.Event().wait(chance.uniform(0.1, 0.9))
         collector.kill()
@@ -105,7 +105,7 @@ def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exa
         client.join(120)
     assert collector.stop() == 0
     acknowledged = set().union(*(client.acknowledged for client in clients))
-    assert len(acknowledged) > 6
+    assert len(acknowledged) > 4
     assert sum(client.retries for client in clients) > 0
     stored = stored_tokens(tmp_path / "data")
     assert set(stored.values()) == {1}

@@ -55,7 +55,7 @@ class Forked:
     def wait(self, timeout_s=None):
         if self.poll() is None:
             descriptor = os.pidfd_open(self.pid)
-            ended, _, _ = select.select([descriptor], [], [], timeout_s)
+            ended = _may_be_read(descriptor, timeout_s)
             os.close(descriptor)
             if not ended:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s)
@@ -70,6 +70,13 @@ class Forked:
 
     def kill(self):
         self.send_signal(signal.SIGKILL)
+
+
+def _may_be_read(descriptor, timeout_s):
+    """Wait for it. `select.select` takes no number above 1,023, and a worker has more files open in a long run."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return poll.poll(None if timeout_s is None else 1000 * timeout_s)
 
 
 def run(module, *arguments, timeout_s=300):

@@ -20,7 +20,7 @@ from tokentrail.testing import ManualClock
 
 TRACE = f"{0xACE:032x}"
 THEIR_TRACE = f"{0xB0B:032x}"
-ASKED = ("", "tenant=globex", "model=globex-model", "start=-30d", "label.team=globex-team&not.label.team=acme")
+ASKED = ("", "tenant=globex", "start=-30d&model=globex-model&label.team=globex-team&not.label.team=acme")
 METRICS = (
     "ttft",
     "tpot",

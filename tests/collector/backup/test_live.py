@@ -4,8 +4,6 @@ import base64
 import itertools
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -14,7 +12,7 @@ from urllib.parse import urlencode, urlsplit
 
 import httpx
 
-from tests.collector.backup.archives import tokentrail
+from tests.collector.backup.archives import run_restore, tokentrail
 from tests.support.api import NEEDED, windowed
 from tests.support.collector import ROOT, Collector
 from tests.support.otlp import MS, Request
@@ -122,10 +120,8 @@ def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
     expected = answers(collector, end_ns)
     assert collector.stop() == 0
 
-    restored = subprocess.run(
-        [sys.executable, "-m", "tokentrail.cli", "restore", str(tmp_path / "b.tar"), str(tmp_path / "again")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    restored = run_restore(tmp_path / "b.tar", tmp_path / "again")
+    assert restored.returncode == 0, restored.stderr
     assert f"requests: {sum(manifest['tables']['requests']['parts'].values())} rows" in restored.stdout
     assert (tmp_path / "again" / "settings" / "slos.yaml").read_text() == (tmp_path / "slos.yaml").read_text()
     second = Collector(tmp_path / "again", "--slos", str(tmp_path / "again" / "settings" / "slos.yaml")).start()

@@ -1,4 +1,6 @@
-"""Faults of a known size on the real scheduler: the time that each added is found, and named first."""
+"""Faults of a known size on the real scheduler: the time of each is found and named first; a replay leaves it out."""
+
+from functools import cache
 
 import numpy as np
 import pytest
@@ -6,10 +8,22 @@ import pytest
 from collector.causes.explain import explain_process
 from collector.causes.learn import learn
 from collector.causes.names import PARTS, load_causes
+from collector.causes.replay import LEAVABLE, replay
 from tests.support.fault_catalogue import CATALOGUE, reference_run
-from tests.support.simulated_engine import Law
+from tests.support.simulated_engine import MS, Law
 
 LAW = Law()
+THRESHOLDS = ({"ttft": 150 * MS, "tpot": 20 * MS}, {"ttft": 100 * MS, "tpot": 15 * MS})
+
+
+@cache
+def _made(make):
+    return make(1, LAW)
+
+
+def made(fault):
+    """The case of a fault, which the tests share: a run takes 0.4 s of CPU."""
+    return _made(fault.make)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +41,7 @@ def by_part(found, tables, reference, limits=None):
 
 @pytest.mark.parametrize("fault", CATALOGUE, ids=lambda fault: fault.name)
 def test_the_time_that_a_fault_added_is_found_and_named_first(fault, reference):
-    case = fault.make(1, LAW)
+    case = made(fault)
     parts, explained = by_part(case.faulty, fault.tables(case), reference, fault.limits)
     plain, _ = by_part(case.plain, case.plain.tables, reference)
     if not fault.causes:
@@ -46,3 +60,33 @@ def test_the_time_that_a_fault_added_is_found_and_named_first(fault, reference):
     for cause, value in zip(load_causes().values(), added, strict=True):
         groups[cause.group] = groups.get(cause.group, 0) + value
     assert max(groups, key=groups.get) in fault.top
+
+
+def replayed(found, reference, **options):
+    return replay(*found.tables, scheduling=found.scheduling, kv_events=found.kv_events, reference=reference, **options)
+
+
+@pytest.mark.parametrize("fault", [fault for fault in CATALOGUE if fault.replayed], ids=lambda fault: fault.name)
+def test_a_replay_tells_the_attainment_with_a_fault_and_without_it(fault, reference):
+    case = made(fault)
+    without = replayed(case.faulty, reference, without=LEAVABLE & {*fault.causes}, left_out=case.added)
+    again = replayed(case.faulty, reference, replays=0)
+    for limits in THRESHOLDS:
+        truly, found = case.plain.good(**limits).mean(), without.attainment(case.added, **limits)
+        assert found.attainment == pytest.approx(truly, abs=0.02)
+        assert found.low <= truly <= found.high
+        assert found.requests == len(case.rows)
+        with_it = again.attainment(case.added, **limits)
+        assert with_it.attainment == pytest.approx(case.faulty.good(**limits).mean(), abs=0.02)
+
+
+def test_what_is_not_left_out_stays(reference):
+    """Only the stall goes, and the slow device stays."""
+    both = made(next(fault for fault in CATALOGUE if fault.name == "slow × 1.5, 30 s")).faulty
+    limits, nobody = THRESHOLDS[0], np.zeros(len(both.requests["start"]))
+    stays, goes = (
+        replayed(both, reference, without=causes, replays=0).attainment(nobody, **limits)
+        for causes in (["stall", "cold_start", "gap", "wait_kv"], ["drift"])
+    )
+    assert stays.attainment == pytest.approx(both.good(**limits).mean(), abs=0.02)
+    assert goes.attainment > stays.attainment + 0.2

@@ -1,21 +1,13 @@
-"""A replay without a cause foretells the run without it, and a replay of everything makes the recorded one again."""
+"""A replay of everything makes the recorded run again; what one without a fault foretells is in `test_faults.py`."""
 
 import numpy as np
 import pytest
 
-from collector.causes.learn import learn
-from collector.causes.replay import LEAVABLE, Replay, replay
-from tests.support.fault_catalogue import CATALOGUE, reference_run
+from collector.causes.replay import Replay, replay
 from tests.support.simulated_engine import MS, Law, chats, run
 
 LAW = Law()
-THRESHOLDS = ({"ttft": 150 * MS, "tpot": 20 * MS}, {"ttft": 100 * MS, "tpot": 15 * MS})
 TOO_LONG = 400 * MS
-
-
-@pytest.fixture(scope="module")
-def reference():
-    return learn(*reference_run(1, LAW).tables, former=None)
 
 
 @pytest.fixture(scope="module")
@@ -23,32 +15,8 @@ def ordinary():
     return run(chats(300, seed=7), law=LAW, seed=7)
 
 
-def replayed(found, reference=None, **options):
-    return replay(*found.tables, scheduling=found.scheduling, kv_events=found.kv_events, reference=reference, **options)
-
-
-@pytest.mark.parametrize("fault", [fault for fault in CATALOGUE if fault.replayed], ids=lambda fault: fault.name)
-def test_a_replay_tells_the_attainment_with_a_fault_and_without_it(fault, reference):
-    case = fault.make(1, LAW)
-    without = replayed(case.faulty, reference, without=LEAVABLE & {*fault.causes}, left_out=case.added)
-    again = replayed(case.faulty, reference)
-    for limits in THRESHOLDS:
-        truly, found = case.plain.good(**limits).mean(), without.attainment(case.added, **limits)
-        assert found.attainment == pytest.approx(truly, abs=0.02)
-        assert found.low <= truly <= found.high
-        assert found.requests == len(case.rows)
-        with_it = again.attainment(case.added, **limits)
-        assert with_it.attainment == pytest.approx(case.faulty.good(**limits).mean(), abs=0.02)
-
-
-def test_what_is_not_left_out_stays(reference):
-    """Only the stall goes, and the slow device stays."""
-    both = next(fault for fault in CATALOGUE if fault.name == "slow × 1.5, 30 s").make(1, LAW).faulty
-    limits, nobody = THRESHOLDS[0], np.zeros(len(both.requests["start"]))
-    stays = replayed(both, reference, without=["stall", "cold_start", "gap", "wait_kv"]).attainment(nobody, **limits)
-    goes = replayed(both, reference, without=["drift"]).attainment(nobody, **limits)
-    assert stays.attainment == pytest.approx(both.good(**limits).mean(), abs=0.02)
-    assert goes.attainment > stays.attainment + 0.2
+def replayed(found, **options):
+    return replay(*found.tables, scheduling=found.scheduling, kv_events=found.kv_events, **options)
 
 
 def test_a_request_that_cannot_be_replayed_keeps_its_verdict(ordinary):

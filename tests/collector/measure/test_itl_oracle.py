@@ -91,10 +91,10 @@ def test_itl_is_that_of_the_tokens(api, rows):
     rows.insert("tokens", late)
     for start, end in WINDOWS:
         kept = rng.choice(FILTERS)
-        for asked in ({}, {"vantage": "server"}, kept):
+        for asked in ({"vantage": "server"}, kept):
             answer = api("summary", start=rfc3339(start), end=rfc3339(end), **asked)
             assert answer["itl_s"] == percentiles(made, start, end, asked), (start, end, asked)
-        for hours in STEPS:
+        for hours in rng.sample(STEPS, 3):
             asked = kept if hours == 24 else {"vantage": "server"} | kept
             chart = api("timeseries", metric="itl", step=f"{hours}h", start=rfc3339(start), end=rfc3339(end), **asked)
             assert chart["points"] == [*points(made, start, end, hours * HOUR, asked)], (start, end, hours, asked)
