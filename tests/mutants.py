@@ -35,7 +35,6 @@ from tests.reached import PRODUCT, merged
 
 ROOT = Path(__file__).parents[1]
 MOST_FILES = 6
-MOST_S = 45.0
 TEST_S, LIMIT_S, DAY_S = 120, 300, 86_400
 REACHED = ROOT / ".pytest_cache" / "reached.json"
 PYTEST = ("-q", "-rfE", "--tb=no", "-p", "no:cacheprovider")
@@ -122,7 +121,8 @@ def statements(node: Any, outer: str = "") -> Iterator[tuple[str, Any]]:
 class Suite:
     """Which tests a mutation may fail, by their seconds and functions of tests/reached.py."""
 
-    def __init__(self, texts: dict[Path, str], reached: dict[str, tuple[float, list[str]]]) -> None:
+    def __init__(self, texts: dict[Path, str], reached: dict[str, tuple[float, list[str]]], most_s: float = 45) -> None:
+        self._most_s = most_s
         self._texts, self._reached, self._entering = texts, reached, defaultdict[str, set[str]](set)
         for test, (_, functions) in reached.items():
             for function in functions:
@@ -147,7 +147,7 @@ class Suite:
         entering = set().union(*(self._entering[function] for function in users))
         by_use = {test: (Path(test.partition("::")[0]) not in near, len(self._reached[test][1])) for test in entering}
         for test in sorted(entering, key=by_use.__getitem__):
-            if not found or seconds + self._reached[test][0] <= MOST_S:
+            if seconds + self._reached[test][0] <= self._most_s:
                 found, seconds = [*found, test], seconds + self._reached[test][0]
         words = re.compile(rf"\b({'|'.join(re.split('[:.]', user)[-1] for user in users) or stem})\b")
         near |= {test for test in tests if ".".join(file.with_suffix("").parts) in self._texts[test]}
@@ -240,6 +240,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=45, help="CPU seconds of tests for each mutation")
     parser.add_argument("--room", nargs="+", default=[], metavar="FOLDER")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--record", type=Path, default=Path(os.devnull), metavar="FILE")
@@ -247,29 +248,31 @@ def main() -> None:
     ends = time.monotonic() + 60 * args.minutes
     files = sorted(file for folder in (*PRODUCT, "tests") for file in (ROOT / folder).rglob("*.py"))
     texts = {file.relative_to(ROOT): file.read_text() for file in files}
-    rooms, survivors, tests = defaultdict[str, Counter[str]](Counter), [], dict[Mutation, list[str]]()
+    rooms, survivors = defaultdict[str, Counter[str]](Counter), []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(args.processes) as pool:
         copies = [Copy(Path(folder, str(number))) for number in range(args.processes)]
-        suite, free = Suite(texts, copies[0].reached()), Queue[Copy]()
+        suite, free = Suite(texts, copies[0].reached(), args.seconds), Queue[Copy]()
         for copy in copies:
             free.put(copy)
 
-        def judge(mutation: Mutation) -> str:
+        def judge(mutation: Mutation) -> None:
             if time.monotonic() > ends:
-                return "not tried"
-            copy, tests[mutation] = free.get(), suite.tests_of(mutation)
-            try:
-                return copy.judge(mutation, tests[mutation])
-            finally:
-                free.put(copy)
-
-        drawn = draw(texts, args.seed, args.count, args.room)
-        for mutation, result in zip(drawn, pool.map(judge, drawn), strict=True):
-            rooms[str(Path(mutation.file).parent)][result] += 1
+                return
+            copy, tests = free.get(), suite.tests_of(mutation)
+            result = copy.judge(mutation, tests)
+            free.put(copy)
             told = {key: value for key, value in mutation._asdict().items() if key not in ("begin", "end")}
-            print(result, json.dumps(told), *tests.get(mutation, [])[:MOST_FILES], flush=True)
-            survivors += [told] if result in ("survived", "no tests") else []
-    record = {"seed": args.seed, "asked": args.count, "results": sum(rooms.values(), Counter())}
+            print(result, json.dumps(told), *tests[:MOST_FILES], flush=True)
+            rooms[str(Path(mutation.file).parent)][result] += 1
+            survivors.extend([told] if result in ("survived", "no tests") else [])
+
+        list(pool.map(judge, draw(texts, args.seed, args.count, args.room)))
+    record = {
+        "seed": args.seed,
+        "asked": args.count,
+        "seconds": args.seconds,
+        "results": sum(rooms.values(), Counter()),
+    }
     record |= {"rooms": dict(sorted(rooms.items())), "survivors": sorted(survivors, key=lambda one: one["file"])}
     print(told := json.dumps(record, indent=1))
     args.record.write_text(told + "\n")
