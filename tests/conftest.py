@@ -8,7 +8,9 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import httpx
 import pytest
+import typer.testing
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests.times import Times
@@ -23,6 +25,10 @@ if not Path("/dev/nvidiactl").exists():
 
 # A shell without job control lets what it starts in the background ignore Ctrl-C, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# CliRunner makes all commands of a command line for each that it runs, and httpx reads the CAs for each client: 0.02 s.
+for _module, _name in ((typer.testing, "_get_command"), (httpx._transports.default, "create_ssl_context")):
+    setattr(_module, _name, cache(getattr(_module, _name)))
 
 # The imports of all files make objects that stay: the collector would look at them again and again.
 gc.disable()
@@ -40,14 +46,20 @@ def memory(folder: Path = Path("/dev/shm"), *, least: int = 2 * 2**30) -> Path |
 if "TMPDIR" not in os.environ and (in_memory := memory()):
     os.environ["TMPDIR"] = tempfile.tempdir = str(in_memory)
 
-PROCESSES = (
-    "dashboard/test_pages.py",
+BROWSER = (
     "dashboard/test_day.py",
     "dashboard/test_engines_and_request.py",
-    "dashboard/test_small.py",
     "dashboard/test_brush.py",
-    "e2e",
+    "dashboard/test_pages.py",
+    "dashboard/test_small.py",
     "dashboard/test_away.py",
+    "dashboard/test_login.py",
+)
+"""Files that share a browser, and a day of `tokentrail demo --day`."""
+
+PROCESSES = (
+    *BROWSER,
+    "e2e",
     "collector/test_two_collectors.py",
     "collector/access/test_hostile_tenants.py",
     "collector/store/test_cluster.py",
@@ -62,7 +74,6 @@ PROCESSES = (
     "collector/backup/test_live.py",
     "collector/backup/test_command.py",
     "collector/samples/test_end_to_end.py",
-    "dashboard/test_login.py",
     "instrumented_engine/test_smollm.py",
     "instrumented_engine/test_process.py",
     "contract/test_wheel.py",
@@ -149,16 +160,16 @@ def pytest_collection_finish() -> None:
 
 
 class _Scheduling(LoadFileScheduling):
-    """Each file runs in one worker, and those of MODELS in the same one: their import takes 3 s of CPU."""
+    """Each file runs in one worker. Those of MODELS, whose import takes 3 s of CPU, share one, and those of BROWSER."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "models" if file.endswith(MODELS) else file
+        return "models" if file.endswith(MODELS) else "browser" if file.endswith(BROWSER) else file
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:
-    """The order of the files, as `--dist loadfile` with MODELS together."""
+    """The order of the files, as `--dist loadfile` with MODELS together, and BROWSER."""
     return _Scheduling(config, log)
 
 

@@ -1,6 +1,7 @@
 """Fixtures: a real collector with real spans, a real Streamlit, a real browser.
 
-Their scope is the module and not the session: a browser driven synchronously keeps an event loop in the tests' thread.
+Files that have a browser run one after the other (BROWSER of tests/conftest.py), and share it. It ends with the last
+of them: a browser driven synchronously keeps an event loop in the tests' thread.
 """
 
 from __future__ import annotations
@@ -82,7 +83,23 @@ def dashboard(collector, lived, folder):
         yield url
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
+def running_day(tmp_path_factory):
+    """A collector with the day of five faults, of which the last goes on, and its `Day`."""
+    from tests.support.day import day_collector  # late: it imports the collector
+
+    with day_collector(tmp_path_factory.mktemp("day") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def day_url(running_day, tmp_path_factory):
+    """The address of a dashboard over the day."""
+    with streamlit(running_day[0].urls["api"], tmp_path_factory.mktemp("streamlit")) as url:
+        yield url
+
+
+@pytest.fixture(scope="package")
 def page():
     """One tab for all tests, so that the browser loads and compiles Streamlit's scripts once."""
     if chromium() is None:

@@ -6,26 +6,10 @@ import re
 import time
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import pytest
-
-from tests.dashboard.browser import finished, streamlit
-from tests.support.day import day_collector
+from tests.dashboard.browser import finished
 
 LEFT, RIGHT, BELOW = 54, 10, 37
 """Pixels of the map beside its cells, and below them."""
-
-
-@pytest.fixture(scope="module")
-def day(tmp_path_factory):
-    with day_collector(tmp_path_factory.mktemp("day") / "collector") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def board(day, tmp_path_factory):
-    collector, _ = day
-    with streamlit(collector.urls["api"], tmp_path_factory.mktemp("board")) as url:
-        yield url
 
 
 def parameters(page):
@@ -55,10 +39,10 @@ def drawn(page):
     )
 
 
-def test_a_brush_a_click_and_a_link_lead_to_the_same_requests(page, board, day):
-    collector, plan = day
+def test_a_brush_a_click_and_a_link_lead_to_the_same_requests(page, day_url, running_day):
+    collector, plan = running_day
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.goto(f"{board}/explore?range=24h&slo=chat")
+    page.goto(f"{day_url}/explore?range=24h&slo=chat")
     heat = page.locator(".st-key-map canvas")
     heat.wait_for()
     finished(page)
@@ -150,13 +134,13 @@ COLOUR = """map => {
 """Red and green of the strongest pixel of the axis: dark on a light page, light on a dark one."""
 
 
-def test_the_pages_fit_narrow_screens_in_light_and_dark(page, board):
+def test_the_pages_fit_narrow_screens_in_light_and_dark(page, day_url):
     before = page.viewport_size
     heat = page.locator(".st-key-map canvas")
     try:
         page.set_viewport_size({"width": 1024, "height": 900})
         page.emulate_media(color_scheme="light")
-        page.goto(f"{board}/explore?range=24h&slo=chat")
+        page.goto(f"{day_url}/explore?range=24h&slo=chat")
         heat.wait_for()
         finished(page)
         assert (page.evaluate(WIDER) <= 0, heat.evaluate(COLOUR) < 200) == (True, True)
@@ -167,7 +151,7 @@ def test_the_pages_fit_narrow_screens_in_light_and_dark(page, board):
         assert drawn(page)
         assert heat.bounding_box()["width"] < 390
         assert (page.evaluate(WIDER) <= 0, heat.evaluate(COLOUR) > 300) == (True, True)
-        page.goto(f"{board}/compare?range=24h&a.variant=v2.3&b.variant=v2.4")
+        page.goto(f"{day_url}/compare?range=24h&a.variant=v2.3&b.variant=v2.4")
         page.locator(".st-key-ecdf-e2e img").wait_for()
         finished(page)
         assert re.search(r"v2\.4 is slower than v2\.3", page.locator(".st-key-comparison").inner_text())

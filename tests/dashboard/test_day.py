@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from tests.dashboard.browser import finished, streamlit
+from tests.dashboard.browser import finished
 from tests.dashboard.test_pages import CUT, WIDER, part
-from tests.support.day import day_collector
 
 PHONE = 390
 LONGEST = 2500
@@ -50,23 +49,6 @@ CONTRAST = """() => {
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    with day_collector(tmp_path_factory.mktemp("day")) as (collector, day):
-        yield collector, day
-
-
-@pytest.fixture(scope="module")
-def day(running):
-    return running[1]
-
-
-@pytest.fixture(scope="module")
-def day_url(running, tmp_path_factory):
-    with streamlit(running[0].urls["api"], tmp_path_factory.mktemp("streamlit")) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
 def now(page, day_url):
     page.goto(f"{day_url}/?range=24h&utc=true&refresh=false")
     part(page, "charts").locator("canvas").nth(3).wait_for()
@@ -88,9 +70,9 @@ def minutes_apart(text, at):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_first_screen_names_each_fault_at_its_time(now, day, fault):
+def test_the_first_screen_names_each_fault_at_its_time(now, running_day, fault):
     (hour, minute), words = FAULTS[fault]
-    at = datetime.fromtimestamp(day.at(hour, minute) / 1e9, UTC)
+    at = datetime.fromtimestamp(running_day[1].at(hour, minute) / 1e9, UTC)
     found = [time for time, said in listed(now) if re.search(words, said) and minutes_apart(time, at) < MINUTES_OFF]
     assert found, listed(now)
 
@@ -134,12 +116,12 @@ def test_texts_are_readable_in_light_and_dark(now):
         now.emulate_media(color_scheme="light")
 
 
-def test_the_tail_says_what_each_cause_costs_and_leaves_out_a_time(page, day_url, running, now):
+def test_the_tail_says_what_each_cause_costs_and_leaves_out_a_time(page, day_url, running_day):
     page.goto(f"{day_url}/tail?range=24h&utc=true&refresh=false&slo=chat")
     first = page.locator(".tt-causes tr").nth(1)
     first.wait_for()
     finished(page)
-    told = running[0].get("/api/v1/explain?start=-24h&slo=chat").json()
+    told = running_day[0].get("/api/v1/explain?start=-24h&slo=chat").json()
     assert told["without_hidden"] is None
     assert first.inner_text().startswith(told["groups"][0]["group"])
     assert told["groups"][0]["group"] == "waiting for a place", "the burst"

@@ -8,22 +8,19 @@ import re
 import httpx
 import pytest
 
-from tests.dashboard.browser import finished, streamlit
-from tests.support.day import day_collector
+from tests.dashboard.browser import finished
 
 
 @pytest.fixture(scope="module")
-def lived(tmp_path_factory):
-    """The address of the dashboard on a day whose last fault goes on, the day, and a function that asks the API."""
-    folder = tmp_path_factory.mktemp("day")
-    with day_collector(folder / "data") as (collector, day), streamlit(collector.urls["api"], folder) as url:
+def get(running_day):
+    """Ask the API of the day."""
 
-        def get(path, **asked):
-            answer = httpx.get(f"{collector.urls['api']}/api/v1/{path}", params=asked, timeout=120)
-            answer.raise_for_status()
-            return answer.json()
+    def get(path, **asked):
+        answer = httpx.get(f"{running_day[0].urls['api']}/api/v1/{path}", params=asked, timeout=120)
+        answer.raise_for_status()
+        return answer.json()
 
-        yield url, day, get
+    return get
 
 
 def trail(page):
@@ -44,9 +41,8 @@ def rows(grid):
     return found[1:]
 
 
-def test_the_process_that_hangs_is_the_first_row_and_shows_its_last_step(page, lived):
-    url, _, get = lived
-    page.goto(f"{url}/engines?range=24h")
+def test_the_process_that_hangs_is_the_first_row_and_shows_its_last_step(page, day_url, get):
+    page.goto(f"{day_url}/engines?range=24h")
     page.get_by_role("heading", name=re.compile("sglang-a-91ee makes no step, 18 requests open")).wait_for()
     finished(page)
     found = get("processes", start="-24h")["processes"]
@@ -71,11 +67,10 @@ def test_the_process_that_hangs_is_the_first_row_and_shows_its_last_step(page, l
     trail(page).wait_for(state="detached")
 
 
-def test_a_request_says_what_was_missed_and_why_and_its_waterfall_zooms_and_leads_on(page, lived):
-    url, _, get = lived
+def test_a_request_says_what_was_missed_and_why_and_its_waterfall_zooms_and_leads_on(page, day_url, get):
     slow = get("requests", start="-90m", slo="chat", verdict="bad", sort="ttft", status="ok", variant="v2.4", limit=1)
     (one,) = slow["requests"]
-    page.goto(f"{url}/request?range=24h&trace_id={one['trace_id']}")
+    page.goto(f"{day_url}/request?range=24h&trace_id={one['trace_id']}")
     head = page.get_by_role("heading", name=re.compile(r"bad for chat: TTFT .*, 1\.00 s promised\. Why: "))
     head.wait_for()
     assert re.search("own prompt|others' prompts", head.inner_text())
@@ -112,10 +107,9 @@ def test_a_request_says_what_was_missed_and_why_and_its_waterfall_zooms_and_lead
     assert get(f"requests/{faster}")["request"]["ttft_s"] < one["ttft_s"]
 
 
-def test_a_click_on_a_neighbour_opens_it(page, lived):
-    url, _, get = lived
+def test_a_click_on_a_neighbour_opens_it(page, day_url, get):
     stormy = get("requests", start="-24h", sort="e2e", model="llama-3.3-70b", variant="v2.3", limit=1)["requests"][0]
-    page.goto(f"{url}/request?range=24h&trace_id={stormy['trace_id']}")
+    page.goto(f"{day_url}/request?range=24h&trace_id={stormy['trace_id']}")
     trail(page).wait_for()
     finished(page)
     others = page.locator(".wrap[data-view] table tr", has_text="others here")
@@ -132,20 +126,19 @@ def test_a_click_on_a_neighbour_opens_it(page, lived):
     assert get(f"requests/{opened}")["request"]["instance"] == stormy["instance"]
 
 
-@pytest.mark.parametrize("width", [390, 1024])
-def test_pages_are_no_wider_than_their_window_and_drawn_in_the_dark(page, lived, width):
-    url, _, get = lived
+def test_pages_are_no_wider_than_their_window_and_drawn_in_the_dark(page, day_url, get):
     stuck = get("requests", start="-90m", status="in_flight", limit=1)["requests"][0]
-    page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme="dark")
     try:
         for path in (f"request?trace_id={stuck['trace_id']}", "engines?range=24h&sel=qwen-8b/sglang-a-91ee"):
-            page.goto(f"{url}/{path}")
-            trail(page).wait_for()
-            finished(page)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            canvas = trail(page).locator("canvas").bounding_box()
-            assert canvas["x"] + canvas["width"] <= width
+            page.goto(f"{day_url}/{path}")
+            for width in (1024, 390):
+                page.set_viewport_size({"width": width, "height": 900})
+                trail(page).wait_for()
+                finished(page)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                canvas = trail(page).locator("canvas").bounding_box()
+                assert canvas["x"] + canvas["width"] <= width
     finally:
         page.emulate_media(color_scheme="light")
         page.set_viewport_size({"width": 1440, "height": 1200})

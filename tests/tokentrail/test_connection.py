@@ -105,6 +105,10 @@ def test_a_certificate_of_a_ca_of_ones_own(serve, monkeypatch, tmp_path):
     assert "TOKENTRAIL_API_TLS_CA" in failure(url)
     monkeypatch.setenv("TOKENTRAIL_API_TLS_CA", f" {certificate}\n")
     assert get(url) == ""
+    monkeypatch.delenv("TOKENTRAIL_API_TLS_CA")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))  # OpenSSL's name for the CAs of this machine
+    with client(url, 60) as http:
+        assert [http.get(address).status_code for address in (serve(), url, url)] == [200] * 3
 
 
 def test_a_collector_that_asks_for_a_certificate(serve, monkeypatch, tmp_path):
