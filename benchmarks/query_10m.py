@@ -118,7 +118,13 @@ QUESTIONS = {
     "explain_15m": Question("explain", {}),
     "explain_1m": Question("explain", MILLION),
     "explain_1m_without_each": Question("explain", MILLION | {"without": PARTS[:-1]}),
+    "heatmap": Question("heatmap", LONG | {"metric": "ttft"}),
+    "differences_1m": Question("differences", MILLION),
+    "compare_two_days": Question("compare", {"a.start": "-2d", "a.end": "-1d", "b.start": "-1d"}),
+    "changes": Question("changes", LONG),
 }  # fmt: skip
+_OF_ANALYSIS = ("explain_1m", "heatmap", "differences_1m", "compare_two_days", "changes")
+"""Charts show their growth too."""
 OF_MANY_SLOS = {
     "overview_15m": Question("overview", {}),
     "bad_of_30d": Question("requests", LONG | {"verdict": "bad"}),
@@ -158,11 +164,11 @@ def main(
             numbers |= {f"{name}_{rows}": value for name, value in found.items()}
     publish("query_10m", numbers, packages=("chdb-core", "clickhouse-connect", "fastapi"), quick=quick, path=json)
     if chart:
-        shown = [name for name, question in QUESTIONS.items() if question.peer]
         lines = {
-            label: [(rows, numbers[f"{name}{suffix}_cpu_ms_{rows}"]) for rows in sizes]
-            for name in shown
-            for label, suffix in ((name.replace("_", " "), ""), (f"{name.replace('_', ' ')} (peer)", "_peer"))
+            f"{name.replace('_', ' ')}{label}": [(rows, numbers[f"{name}{suffix}_cpu_ms_{rows}"]) for rows in sizes]
+            for name, question in QUESTIONS.items()
+            for label, suffix in (("", ""), *([(" (peer)", "_peer")] if question.peer else []))
+            if question.peer or name in _OF_ANALYSIS
         }
         chart.write_text(growth_chart(lines, x="requests", y="CPU ms per answer"))
 

@@ -89,8 +89,9 @@ def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Qu
     if len(chosen):
         known = explained.read_explained(reader, population, chosen_window, every_typical, every)
     is_sample = max(every, every_typical) > 1
-    rows, typical = Rows.of(chosen, known, every), explained.typical_of(known, bounds, every_typical)
-    answer = _Answer(reader, question, counted, population, chosen, every, is_sample, rows, bounds, typical)
+    scale = expected / float(chosen["weight"].sum()) if every > 1 and len(chosen) else 1.0
+    rows, typical = Rows.of(chosen, known, scale), explained.typical_of(known, bounds, every_typical)
+    answer = _Answer(reader, question, counted, population, chosen, every, scale, is_sample, rows, bounds, typical)
     return answer.build()
 
 
@@ -104,6 +105,8 @@ class _Answer:
     population: Window
     chosen: Array
     every: int
+    """Of so many chosen requests one is read, by its key."""
+    scale: float
     """Each of `chosen` stands for so many."""
     is_sample: bool
     """There were too many to read all, of the chosen ones or of those among which typical ones are looked for."""
@@ -166,14 +169,14 @@ class _Answer:
         return Selected(
             requests=self._number(self._weight),
             explained=self._number(float(self.rows.weight.sum())),
-            failed=self._number(self.every * float(self.chosen["weight"][explained.has_failed(self.chosen)].sum())),
+            failed=self._number(self.scale * float(self.chosen["weight"][explained.has_failed(self.chosen)].sum())),
             time_s=self._sum(self._beyond.time.sum(0)),
         )
 
     @property
     def _weight(self) -> float:
         """How many requests are chosen."""
-        return self.every * float(self.chosen["weight"].sum())
+        return self.scale * float(self.chosen["weight"].sum())
 
     def _number(self, weight: float) -> Number:
         """A count; a sum of weights may have a fraction."""
@@ -300,7 +303,7 @@ class _Answer:
 
     @cached_property
     def _processes(self) -> Mapping[int, Served]:
-        return read_processes(self.reader, self.population) if self.rows.n else {}
+        return read_processes(self.reader, self.population, self.every) if self.rows.n else {}
 
     @cached_property
     def _engines(self) -> list[str]:

@@ -23,8 +23,8 @@ from collector.sql.fragment import FALSE, Fragment
 Metric = Threshold
 Array = npt.NDArray[Any]
 
-MOST_CHOSEN: Final = 200_000
-MOST_TYPICAL: Final = 50_000
+MOST_CHOSEN: Final = 25_000
+MOST_TYPICAL: Final = 25_000
 """Of more requests, every second, third, … one is read, by its key, and stands for so many."""
 _CHOSEN: Final = np.dtype(
     [
@@ -202,15 +202,15 @@ class Rows:
     weight: Floats
 
     @classmethod
-    def of(cls, chosen: Array, known: Explained, every: int) -> Rows:
-        """The chosen ones among those whose causes are known, in the order of `chosen`."""
+    def of(cls, chosen: Array, known: Explained, scale: float) -> Rows:
+        """The chosen ones among those whose causes are known, in the order of `chosen`. Each stands for so many."""
         wanted, found = (marks(one["end_ns"], one["key"]) for one in (chosen, known.rows))
         order = np.argsort(found, kind="stable")
         at = np.searchsorted(found, wanted, sorter=order) if known.n else np.zeros(len(wanted), np.int64)
         places = order[np.minimum(at, known.n - 1)] if known.n else at
         is_there = found[places] == wanted if known.n else np.zeros(len(wanted), bool)
         requests = chosen[is_there]
-        return cls(known.at(places[is_there]), requests, requests["weight"] * every)
+        return cls(known.at(places[is_there]), requests, requests["weight"] * scale)
 
     @property
     def n(self) -> int:

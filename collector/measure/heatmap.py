@@ -16,12 +16,14 @@ from collector.measure.times import SECOND_NS, rfc3339
 from collector.measure.verdicts import wanted
 from collector.measure.window import Window
 from collector.slo.counts import Number, as_number
+from collector.slo.judge import LARGEST_US
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
 
 Metric = Literal["ttft", "tpot", "e2e", "queue", "gap", "first_visible"]
 _CELL: Final = np.dtype([("x", "<u2"), ("y", "<u2"), ("n", "<f8"), ("bad", "<f8"), ("failed", "<f8")])
 _LEAST_OCTAVES: Final = 1.0
+_KNOWN: Final = {"tpot": f"tpot_us BETWEEN 1 AND {LARGEST_US} AND tpot_at_most_ns IS NULL"}
 
 
 class Cell(Answer):
@@ -68,13 +70,17 @@ def heatmap(
         window = without_doubles(reader, window, vantage)
     chosen, _ = wanted(reader, window, slo, None)
     bad, _ = wanted(reader, window, slo, "bad")
-    fragments = {"ns": Fragment(f"{metric}_ns"), "filter": all_of(window.filter, chosen)}
+    fragments = {
+        "us": Fragment(f"{metric}_us"),
+        "known": Fragment(_KNOWN.get(metric, f"{metric}_us BETWEEN 1 AND {LARGEST_US}")),
+        "filter": all_of(window.filter, chosen),
+    }
     found = reader.queries.row("heatmap_range", fragments, **window.bounds)
-    low, high = _octaves(float(found["least_ns"]), float(found["most_ns"]), rows)
+    low, high = _octaves(found["least_us"], found["most_us"], rows)
     width_ns = ceil((window.end_ns - window.start_ns) / columns)
     grid = reader.queries.array(
         "heatmap", {**fragments, "bad": bad}, _CELL, **window.bounds,
-        width_ns=width_ns, columns=columns, rows=rows, least_ns=2.0**low, step=(high - low) / rows,
+        width_ns=width_ns, columns=columns, rows=rows, low=low, step=(high - low) / rows,
     )  # fmt: skip
     slos = reader.slos if slo is None else [slo]
     return Heatmap(
@@ -82,7 +88,7 @@ def heatmap(
         metric=metric,
         start=rfc3339(window.start_ns),
         column_s=width_ns / SECOND_NS,
-        edges_s=(2 ** np.linspace(low, high, rows + 1) / SECOND_NS).tolist() if found["most_ns"] else [],
+        edges_s=(2 ** np.linspace(low, high, rows + 1) / 1e6).tolist() if found["most_us"] else [],
         thresholds_s=sorted({ns / SECOND_NS for one in slos if (ns := one.thresholds.given().get(metric))}),
         cells=[
             Cell(x=x, y=y - 1 if y else None, requests=as_number(n), bad=as_number(bad_ones), failed=as_number(failed))
@@ -91,12 +97,12 @@ def heatmap(
     )
 
 
-def _octaves(least_ns: float, most_ns: float, rows: int) -> tuple[float, float]:
+def _octaves(least_us: int, most_us: int, rows: int) -> tuple[float, float]:
     """The logarithms (base 2) of the lowest and the highest bound of the rows. Latencies lie below the highest one.
 
     They are multiples of a twelfth of an octave, so that a chart that is drawn again has the same rows.
     """
-    if not most_ns:
+    if not most_us:
         return 0.0, _LEAST_OCTAVES
-    low, high = floor(12 * log2(least_ns)) / 12, (floor(12 * log2(most_ns)) + 1) / 12
+    low, high = floor(12 * log2(least_us)) / 12, (floor(12 * log2(most_us)) + 1) / 12
     return low, max(high, low + _LEAST_OCTAVES)

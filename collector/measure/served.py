@@ -29,10 +29,10 @@ class Served:
     engine: str
 
 
-def read_processes(reader: Reader, population: Window) -> Mapping[int, Served]:
-    """The processes with most requests, by their number in the rows of causes."""
+def read_processes(reader: Reader, population: Window, every: int = 1) -> Mapping[int, Served]:
+    """The processes with most requests, by their number in the rows of causes, of which one in `every` was read."""
     fragments = {"filter": of_causes(population)}
-    rows = reader.queries.rows("explain_processes", fragments, **population.bounds, limit=_MOST_PROCESSES)
+    rows = reader.queries.rows("explain_processes", fragments, **population.bounds, every=every, limit=_MOST_PROCESSES)
     return {
         row["process"]: Served(Process(row["of_service"], row["of_instance"], row["of_tenant"]), row["of_engine"])
         for row in rows

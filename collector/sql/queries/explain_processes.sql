@@ -1,10 +1,10 @@
--- The engine processes of the requests that are explained, with how far.
+-- The engine processes of the requests that are explained, by their keys of one request in `every`.
 -- no rows without: causes
 SELECT
     cityHash64(engine, service, instance, process_tenant) AS process, any(engine) AS of_engine, any(service) AS of_service,
-    any(instance) AS of_instance, any(process_tenant) AS of_tenant, count() AS n, max(end) AS last
+    any(instance) AS of_instance, any(process_tenant) AS of_tenant
 FROM causes
-WHERE $parts.ended_in_window AND $filter
+WHERE $parts.ended_in_window AND $filter AND request_key % {every:UInt32} = 0
 GROUP BY process
-ORDER BY n DESC
+ORDER BY count() DESC
 LIMIT {limit:UInt32}

@@ -1,4 +1,4 @@
--- The least and the largest latency of a window in ns; 0 without one. A latency of 0 has no logarithm.
-SELECT ifNull(minIf($ns, $ns > 0), 0) AS least_ns, ifNull(maxIf($ns, $ns > 0), 0) AS most_ns
+-- The least and the largest latency of a window in µs; 0 without one. A latency of 0 has no logarithm.
+SELECT minIf($us, $known) AS least_us, maxIf($us, $known) AS most_us
 FROM requests
 WHERE $parts.ended_in_window AND $filter

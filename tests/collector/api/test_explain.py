@@ -312,6 +312,22 @@ def test_sampled_requests_count_by_their_weight(rows, api):
     assert answer["attainment"] == 0.8
 
 
+def test_of_very_many_requests_some_are_read_and_stand_for_all(rows, api, monkeypatch):
+    slow = [
+        request(ttft={"wait_kv": 900, "own_prompt": 80}, rest={"batch": 200}, slo_class="chat", instance=f"gpu-{i % 2}")
+        for i in range(400)
+    ]
+    store(rows, [*chats(2000), *slow])
+    monkeypatch.setattr("collector.measure.explain.MOST_CHOSEN", 100)
+    answer = api("explain", slo="chat")
+    assert answer["estimated"] is True
+    assert (answer["selected"]["requests"], answer["selected"]["explained"]) == (400, 400)
+    part = by_cause(answer)["wait_kv"]
+    assert part["time_s"] == pytest.approx(400 * 0.9)
+    assert (part["requests"], part["without"]["attainment"]) == (400, pytest.approx(1.0))
+    assert len(part["culprits"]) == 2
+
+
 def test_whose_prompts_made_others_wait(rows, api):
     victim = request(ttft={"own_prompt": 80, "others_prompts": 900}, rest={"batch": 200}, slo_class="chat", tenant="b")
     many = [*chats(6, tenant="b"), victim, *chats(2, tenant="a", model="large")]
