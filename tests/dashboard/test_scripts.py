@@ -49,7 +49,7 @@ def sided(**more):
     side = {
         "name": "v1", "requests": {"total": 4, "failed": 1}, "attainment": 0.5, "requests_per_s": 1.0,
         "output_tokens_per_s": None, "goodput_per_s": None, "running": None,
-        "ttft_s": nothing, "tpot_s": nothing, "e2e_s": nothing,
+        **dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s", "gap_s"), nothing),
     }  # fmt: skip
     return {
         "verdict": "not decided", "kind": "not decided", "relevant": 0.1, "a": side, "b": side | {"name": "v2"},
@@ -153,7 +153,7 @@ def listed(path):
             "edges_s": [0.1, 1.0], "thresholds_s": [],
             "cells": [{"x": 0, "y": 0, "requests": 1, "bad": 0, "failed": 0}],
         },
-        "requests": {"requests": [LISTED], "total": 120, "next": "after-50"},
+        "requests": {"requests": [LISTED], "explained": [None], "total": 120, "next": "after-50"},
         "differences": {"selected": 1, "others": 9, "differences": []},
     }  # fmt: skip
     return told.get(path) or {"slos": [], "labels": {}, "incidents": [], "changes": []}
