@@ -139,6 +139,7 @@ class Suite:
     def tests_of(self, mutation: Mutation) -> list[str]:
         file, found, seconds = Path(mutation.file), list[str](), 0.0
         *room, parent, stem = file.with_suffix("").parts
+        stem = stem.lstrip("_")
         names = {f"test_{stem}.py", f"test_{stem}s.py", f"test_{parent}_{stem}.py"}
         tests = {test for test in self._texts if test.name.startswith("test_")}
         of_part = {test for test in tests if test.parts[1] == file.parts[0]}
@@ -154,10 +155,12 @@ class Suite:
         known = {Path(test.partition("::")[0]) for test in self._reached}
         rest = {
             one: (one.name not in names, not words.search(self._texts[one]), len(self._texts[one]))
-            for one in near - known
+            for one in (near - known if found else near)
             if not found or not any(one.is_relative_to(f"tests/{slow}") for slow in PROCESSES)
         }
-        return found + [str(one) for one in sorted(rest, key=rest.__getitem__)[:MOST_FILES]]
+        others = [str(one) for one in sorted(rest, key=rest.__getitem__)[:MOST_FILES]]
+        named = sum(Path(one).name in names for one in others)
+        return others[:named] + found + others[named:]
 
     def _users(self, mutation: Mutation) -> set[str]:
         """The function that a mutation is in, or those that mention what is assigned there."""

@@ -254,13 +254,14 @@ def test_blocks_of_the_real_model(tmp_path):
     assert torch.equal(second._cache[:, [5, 0, 3]], first._cache[:, [5, 0, 3]])
 
 
-def test_a_fingerprint_tells_models_and_traits_apart(tmp_path):
+@pytest.mark.parametrize("size", [10, PIECES * PIECE_BYTES, 3 * PIECES * PIECE_BYTES])
+def test_a_fingerprint_tells_models_and_traits_apart(tmp_path, size):
     model = tmp_path / "model.gguf"
-    model.write_bytes(bytes(PIECES * PIECE_BYTES))
+    model.write_bytes(bytes(size))
     known = fingerprint(model, "traits")
     assert known == fingerprint(model, "traits") != fingerprint(model, "others")
-    for place in (0, PIECES * PIECE_BYTES // 2, PIECES * PIECE_BYTES - 1):
-        changed = bytearray(PIECES * PIECE_BYTES)
+    for place in (0, min(size, PIECE_BYTES) - 1, *([size // 2] if size <= PIECES * PIECE_BYTES else []), size - 1):
+        changed = bytearray(size)
         changed[place] = 1
         model.write_bytes(changed)
         assert fingerprint(model, "traits") != known

@@ -221,7 +221,6 @@ class HttpProtocol(HttpToolsProtocol):
         """Wait for nothing more."""
         self._expect_nothing()
         self._stop_waiting_for_reader()
-        self._unread_since = None
         super().connection_lost(exc)
 
     def shutdown(self) -> None:

@@ -1,3 +1,4 @@
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -44,7 +45,9 @@ def test_a_sentence_has_the_exact_duration_and_a_space(short, text):
 
 
 def test_the_shipped_file():
-    chat, completion, everything, client = load_slos(SHIPPED)
+    chat, completion, everything, client = slos = load_slos(SHIPPED)
+    assert len({slo.hash for slo in slos}) == 4
+    assert all(re.fullmatch("[0-9a-f]{12}", slo.hash) for slo in slos)
     assert (chat.name, chat.objective, chat.budget, chat.window) == (
         "chat",
         Decimal("0.95"),

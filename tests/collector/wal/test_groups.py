@@ -81,6 +81,7 @@ def test_a_crash_while_a_stored_group_is_released_stores_nothing_again(reopen, t
     group = log.next_sealed(0)
     kept = {path: path.read_bytes() for path in (group.path, *(member.path for member in group.members[removed:]))}
     log.release(group, [digest_of(payload) for payload in (b"a", b"b", b"c")])
+    assert not any(path.exists() for path in kept)
     for path, data in kept.items():
         path.write_bytes(data)
     again = reopen()

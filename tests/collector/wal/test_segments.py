@@ -7,7 +7,7 @@ import pytest
 from tests.collector.wal.opened import SECOND, WAIT_S, frames, sealed, waiting
 
 
-def test_payloads_come_out_in_order_one_segment_at_a_time(reopen):
+def test_payloads_come_out_in_order_one_segment_at_a_time(reopen, tmp_path):
     log = reopen()
     log.append(frames(b"a", b"b"))
     log.seal()
@@ -16,6 +16,7 @@ def test_payloads_come_out_in_order_one_segment_at_a_time(reopen):
     assert log.pending[0] == 2
     assert sealed(log) == [[b"a", b"b"], [b"c"]]
     assert log.pending == (0, 0)
+    assert [path.suffix for path in (tmp_path / "wal").iterdir()] == [".inserted"] * 2, "the disk gets its room back"
 
 
 def test_what_was_durable_survives_a_crash_and_is_sealed_on_reopening(reopen):

@@ -135,7 +135,8 @@ def texts(value):
 def test_nine_tools_that_only_read_say_that_names_are_data(served):
     listed = ask(make(served[0]), lambda client: client.list_tools()).tools
     assert {tool.name for tool in listed} == {*CALLS}
-    assert all(tool.annotations.read_only_hint and not tool.annotations.open_world_hint for tool in listed)
+    hints = {(one.read_only_hint, one.idempotent_hint, one.open_world_hint) for one in (t.annotations for t in listed)}
+    assert hints == {(True, True, False)}
     assert all(tool.description.endswith(DATA) for tool in listed)
     assert all("ctx" not in tool.input_schema["properties"] for tool in listed)
     (single,) = [tool for tool in listed if tool.name == "request"]
