@@ -6,6 +6,8 @@ of them: a browser driven synchronously keeps an event loop in the tests' thread
 
 from __future__ import annotations
 
+from functools import cache
+
 import httpx
 import pytest
 
@@ -115,10 +117,21 @@ TRACE = "a" * 32
 """The trace id that pages of one request are asked for."""
 
 
+@pytest.fixture(scope="session")
+def components_found():
+    """For each page, AppTest looks into all installed packages for components of Streamlit: 0.4 s of CPU, here once."""
+    from streamlit.components.v2 import manifest_scanner  # late: it takes a second
+
+    found = cache(manifest_scanner.scan_component_manifests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_scanner, "scan_component_manifests", found)
+        yield
+
+
 @pytest.fixture
-def show(monkeypatch):
+def show(monkeypatch, components_found):
     """Run a page over the answer to each path of the API; the last page that it drew. `show.asked` is what it asked."""
-    from streamlit.testing.v1 import AppTest  # late: it takes a second
+    from streamlit.testing.v1 import AppTest
     from streamlit.util import calc_hash
 
     from dashboard import api

@@ -23,7 +23,7 @@ def test_an_answer_that_lacks_something_is_explained(show, page, caplog):
 @pytest.mark.parametrize(
     ("emitted", "words"), [(None, "No single tokens"), (2, "No single tokens"), (1, "Fewer than two"), (0, "Fewer")]
 )
-def test_an_unknown_number_of_tokens_is_not_called_few(emitted, words):
+def test_an_unknown_number_of_tokens_is_not_called_few(components_found, emitted, words):
     def script(emitted):
         from dashboard.views import request
 
@@ -133,7 +133,7 @@ def test_two_variants_are_no_curve(show, tpot_s):
     assert "All variants" not in [one.value for one in shown.subheader]
 
 
-def test_the_page_of_an_empty_collector_does_not_show_its_password(monkeypatch):
+def test_the_page_of_an_empty_collector_does_not_show_its_password(monkeypatch, components_found):
     def script():
         from dashboard import components
 
