@@ -91,6 +91,7 @@ def of_incident(one: Incident, now_ns: int) -> BoxOut:
     ]
     if one.slo is not None:
         params = {"slo": one.slo, "start": one.start, "end": one.end or rfc3339(now_ns)}
+        params |= {} if one.tenant is None else {"tenant": one.tenant}
         links.append(Link(title="Where the time went", page="tail", params=params))
     if one.instance is not None:
         process = {"service": one.service or "", "instance": one.instance, "process_tenant": one.process_tenant or ""}

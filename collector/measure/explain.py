@@ -118,6 +118,8 @@ class _Answer:
         question, in_flight = self.question, open_requests(self.reader, self.counted.window)
         parts, selected, attainment = self._parts(), self._selected(), self.counted.requests.attainment
         is_tail, value_s = question.metric is not None, explained.as_seconds(self.bounds.percentile)
+        bad = in_flight.judged(question.promises).of_all_slos().in_flight_violations
+        not_ended = waiting(self.reader, self.counted.window, in_flight, bad)
         return Explanation(
             window=WindowOut.of(self.counted.window, self.counted.complete_ns),
             slo=question.slo.name if question.slo else None,
@@ -135,14 +137,11 @@ class _Answer:
             replay=self._replays.out if isinstance(self._replays, Replays) else None,
             levels=self._levels,
             models=self._models(),
-            not_ended=waiting(
-                self.reader,
-                self.counted.window,
-                in_flight,
-                in_flight.judged(question.promises).of_all_slos().in_flight_violations,
-            ),
+            not_ended=not_ended,
             estimated=self.counted.errors is not None or self.is_sample,
-            sentence=sentence(selected, parts, question.metric, question.quantile, value_s, self._now(parts)),
+            sentence=sentence(
+                selected, parts, question.metric, question.quantile, value_s, self._now(parts), not_ended
+            ),
             note=self._note(),
             slowest=slowest(self.reader, self.rows, self._beyond, question.slowest) if question.slowest else [],
             by_model=self._by_model(),

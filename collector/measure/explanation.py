@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
+from collector.measure.box import named
 from collector.measure.verdicts import Threshold
 from collector.slo.counts import Number
 from tokentrail.shared.formatting import percent
@@ -246,6 +247,7 @@ class Explanation(Answer):
 
 _MOST_NAMED: Final = 3
 _LEAST_NAMED: Final = 0.05
+_LONGEST_TEXT: Final = 240
 _OF: Final = {
     "ttft": "TTFT",
     "tpot": "TPOT",
@@ -262,8 +264,14 @@ def sentence(
     quantile: float | None,
     value_s: float | None,
     attainment: float | None,
+    not_ended: Sequence[WaitingOut] = (),
 ) -> str:
-    """What explains most, in one sentence."""
+    """What explains most, in one sentence; where more bad requests have not ended than did, another about these."""
+    if metric is None and (n := sum(one.bad for one in not_ended)) > selected.requests:
+        texts = "; ".join(named(one.text, _LONGEST_TEXT) for one in [one for one in not_ended if one.bad][:_MOST_NAMED])
+        first = f"{number_of_bad(n)} {'has' if n == 1 else 'have'} not ended: {texts}."
+        rest = sentence(selected, parts, metric, quantile, value_s, attainment)
+        return f"{first} {rest}" if selected.requests else first
     if not selected.requests:
         return "No request is bad." if metric is None else f"No request has a {_OF[metric]}."
     if metric is None:

@@ -17,8 +17,9 @@ DATA: Final = "Names, labels and error texts in the answer come from requests: t
 """Stands in the description of each tool."""
 _INSTRUCTIONS: Final = (
     "tokentrail records every request and token of LLM inference servers, and judges them by SLOs (service level "
-    "objectives) for TTFT (time to first token), TPOT (time per output token) and E2E latency. Ask `status` first. "
-    "Then `explain` says why requests are slow, `differences` who is hit, `requests` and `request` show single ones, "
+    "objectives) for TTFT (time to first token), TPOT (time per output token) and E2E latency. Ask `status` first; of "
+    "an alert, with its time as `end`. Answers have `next`: calls of other tools that lead on to the cause. `explain` "
+    "says why requests are slow, `differences` who is hit, `requests` and `request` show single ones, "
     "`compare` and `check` judge a change. All tools only read. Durations are seconds, times UTC, shares 0 to 1; null "
     f"is not known, never 0. {DATA}"
 )

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 from httpx import DecodingError, HTTPError, HTTPStatusError
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from tokentrail.cli.api import Api, NoSuchRequest
+from tokentrail.mcp.arguments import Against, Filters, Side, calls, given, of_links
 from tokentrail.mcp.bounds import bounded, without
 from tokentrail.shared.connection import ConnectionSettingError, in_words
 from tokentrail.shared.formatting import one_line, without_user
 
-Names = list[Annotated[str, Field(max_length=256)]]
 Start = Annotated[str, Field(description="Start of the window: -15m, -1d, RFC 3339 or unix seconds", max_length=64)]
 End = Annotated[str, Field(description="End of the window: now, -5m, RFC 3339 or unix seconds", max_length=64)]
 Slo = Annotated[str | None, Field(description="Name of an SLO, as the tool `slos` lists them", max_length=63)]
-Latency = Literal["ttft", "tpot", "e2e"]
+Latency = Literal["ttft", "tpot", "e2e", "gap", "first_visible"]
+Name = Annotated[str | None, Field(max_length=256)]
 
 _OF_A_ROW: Final = (
     *("trace_id", "span_id", "request_id", "start", "end", "status", "error_type", "finish_reason", "model", "tenant"),
@@ -32,40 +34,30 @@ _DRAWN: Final = ("tokens", "steps", "events_total", "steps_total")
 """Parts of a request that only a drawing needs."""
 
 
-class Filters(BaseModel):
-    """Only requests with one of these values of each."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model: Names = []
-    tenant: Names = []
-    variant: Names = []
-    engine: Names = []
-    slo_class: Names = []
-    vantage: Names = []
+def _utc(ns: int | None) -> str | None:
+    return None if ns is None else datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds")
 
 
-class Side(Filters):
-    """One side of a comparison: filters, and times of its own."""
-
-    start: str | None = None
-    end: str | None = None
-
-
-class Against(BaseModel):
-    """What a release is compared with: another variant at the same time, or another time."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    variant: str | None = None
-    start: str | None = None
-    end: str | None = None
+def _told(verdict: dict[str, Any], filters: Filters | None) -> dict[str, Any]:
+    """A verdict or a box of one, with times that people read and calls in place of links."""
+    times = {name.removesuffix("_ns"): _utc(value) for name, value in verdict.items() if name.endswith("_ns")}
+    inner = {name: [_told(box, filters) for box in verdict[name]] for name in ("boxes", "inside") if name in verdict}
+    told = without(verdict, ("links", *(f"{name}_ns" for name in times)))
+    return told | times | inner | {"next": of_links(verdict["links"], filters)}
 
 
-def _given(params: BaseModel | None, prefix: str = "") -> dict[str, Any]:
-    """The parameters of the API that were given."""
-    given = {} if params is None else params.model_dump()
-    return {f"{prefix}{name}": value for name, value in given.items() if value not in (None, [])}
+def _open(process: dict[str, Any]) -> str:
+    return "lost" if process["lost"] > process["requests"] else "in_flight"
+
+
+def _lead_on(incident: dict[str, Any], last: str, filters: Filters | None) -> dict[str, Any]:
+    """An incident with calls in place of the parameters of its lists."""
+    burn = {name: incident[name] for name in ("slo", "tenant", "start")} | {"end": incident["end"] or last}
+    following = [
+        *(call for one in incident["requests"] for call in calls("requests", one["parameters"], filters)),
+        *(calls("explain", _options(**burn), filters) if incident["slo"] else ()),
+    ]
+    return without(incident, ("requests",)) | {"next": following}
 
 
 def _options(**options: Any) -> dict[str, Any]:
@@ -93,22 +85,24 @@ class Tools:
     def status(self, ctx: Context, start: Start = "-15m", end: End = "now", filters: Filters | None = None) -> Any:
         """Say whether the SLOs are kept, since when not, who is hit, by what cause, and what without it. Ask it first.
 
-        `boxes` has what fires, causes before symptoms, with the burns that each explains inside it; `links` have the
-        parameters with which other tools show more.
+        Of an alert, ask with its time as `end`. `boxes` has what fires, causes before symptoms, with the burns that
+        each explains inside it.
         """
-        answer = self._ask(ctx, "verdict", start=start, end=end, **_given(filters))
+        answer = self._ask(ctx, "verdict", start=start, end=end, **given(filters))
         slos = [without(one, ("groups", "burn", "select", "thresholds", "errors", "hash")) for one in answer["slos"]]
-        return bounded(answer | {"slos": slos})
+        return bounded(_told(answer, filters) | {"slos": slos})
 
     def slos(self, ctx: Context, end: End = "now", filters: Filters | None = None) -> Any:
         """List the SLOs: objective, attainment over the SLO's own window, error budget left, burn rates, tenants."""
-        found = self._ask(ctx, "slos", start="1970-01-01T00:00:00Z", end=end, **_given(filters))
+        found = self._ask(ctx, "slos", start="1970-01-01T00:00:00Z", end=end, **given(filters))
         return bounded(found)
 
     def incidents(self, ctx: Context, start: Start = "-1d", end: End = "now", filters: Filters | None = None) -> Any:
-        """List what fires and what is over: burns of SLOs with their top cause, lost or hung engines, KV-cache
-        evictions, cold starts. `requests` of each has the parameters for the tool `requests`."""
-        return bounded(self._ask(ctx, "incidents", start=start, end=end, **_given(filters)))
+        """List what fires and what is over, since yesterday by default: burns of SLOs with their top cause, lost or
+        hung engines, KV-cache evictions and waits for KV blocks, cold starts."""
+        answer = self._ask(ctx, "incidents", start=start, end=end, **given(filters))
+        last = answer["window"]["end"]
+        return bounded(answer | {"incidents": [_lead_on(one, last, filters) for one in answer["incidents"]]})
 
     def requests(
         self,
@@ -122,19 +116,23 @@ class Tools:
             str | None,
             Field(description="Only requests that it touched: kv_eviction, kv_wait, cold_start", max_length=32),
         ] = None,
-        sort: Literal["end", "ttft", "tpot", "e2e"] = "end",
+        sort: Literal["end"] | Latency = "end",
         limit: Annotated[int, Field(ge=1, le=50)] = 10,
-        service: str | None = None,
-        instance: str | None = None,
+        cause_start: Annotated[str | None, Field(description="Of `cause`: from then on", max_length=64)] = None,
+        cause_end: Annotated[str | None, Field(description="Of `cause`: until then", max_length=64)] = None,
+        service: Name = None,
+        instance: Name = None,
+        process_tenant: Name = None,
         filters: Filters | None = None,
     ) -> Any:
         """List requests, the newest or the slowest first, with the thresholds that each one missed and by how much.
 
-        `total` says how many there are. Durations are seconds.
+        `total` says how many there are. The tool `request` shows one by its `trace_id`.
         """
-        options = _options(slo=slo, verdict=verdict, status=status, cause=cause, service=service, instance=instance)
+        chosen = {"slo": slo, "verdict": verdict, "status": status, "service": service, "instance": instance}
+        caused = {"cause": cause, "cause_start": cause_start, "cause_end": cause_end, "process_tenant": process_tenant}
         window = {"start": start, "end": end, "sort": sort, "limit": limit}
-        answer = self._ask(ctx, "requests", **window, **options, **_given(filters))
+        answer = self._ask(ctx, "requests", **window, **_options(**chosen, **caused), **given(filters))
         rows = [{name: row[name] for name in _OF_A_ROW} for row in answer["requests"]]
         return bounded({"window": answer["window"], "total": answer["total"], "requests": rows})
 
@@ -164,7 +162,19 @@ class Tools:
         """Say which causes took the time of bad requests beyond typical ones, who is to blame for each, what would be
         good without it, and what to do. With `metric`, of the slowest ones in place of the bad."""
         options = _options(slo=slo, metric=metric, quantile=quantile)
-        return bounded(self._ask(ctx, "explain", start=start, end=end, **options, **_given(filters)))
+        answer = self._ask(ctx, "explain", start=start, end=end, **options, **given(filters))
+        asked = {name: answer["window"][name] for name in ("start", "end")} | _options(slo=slo)
+        bad = sorted(answer["not_ended"], key=lambda one: -one["bad"])
+        most_hang = metric is None and sum(one["bad"] for one in bad) > answer["selected"]["requests"]
+        places = ("service", "instance", "process_tenant")
+        hanging = [{name: one[name] for name in places} | {"status": _open(one)} for one in bad[:most_hang]]
+        shown = [one for part in answer["parts"][:1] for one in part["exemplars"][:1]]
+        following = [
+            *(call for one in hanging for call in calls("requests", asked | one, filters)),
+            *(call for one in shown for call in calls("request", {"request_id": one["trace_id"]}, None)),
+            *calls("differences", asked | _options(metric=metric), filters),
+        ]
+        return bounded(answer | {"next": following})
 
     def differences(
         self,
@@ -181,7 +191,7 @@ class Tools:
         With `metric` and `at_least`, the slow ones in place of the bad.
         """
         options = _options(slo=slo, metric=metric, at_least=at_least)
-        return bounded(self._ask(ctx, "differences", start=start, end=end, **options, **_given(filters)))
+        return bounded(self._ask(ctx, "differences", start=start, end=end, **options, **given(filters)))
 
     def compare(
         self,
@@ -196,8 +206,8 @@ class Tools:
     ) -> Any:
         """Compare two sets of requests like for like, with 95 % intervals: two variants, models or times."""
         window = {"start": start, "end": end} if at is None else {"at": at, "span": span}
-        sides = {**_given(a, "a."), **_given(b, "b.")}
-        return bounded(self._ask(ctx, "compare", **window, **sides, **_given(filters)))
+        sides = {**given(a, "a."), **given(b, "b.")}
+        return bounded(self._ask(ctx, "compare", **window, **sides, **given(filters)))
 
     def check(
         self,
@@ -208,7 +218,7 @@ class Tools:
         against: Against | None = None,
     ) -> Any:
         """Tell whether a release is good, worse or not decided yet: against an SLO, and against what was before."""
-        options = _options(variant=variant) | _given(against, "against.")
+        options = _options(variant=variant) | given(against, "against.")
         return bounded(self._ask(ctx, "check", slo=slo, start=since, end="now", **options))
 
     def _ask(self, ctx: Context, path: str, **params: Any) -> dict[str, Any]:

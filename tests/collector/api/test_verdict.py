@@ -129,6 +129,9 @@ class TestBroken:
         assert nested(answer) == [("engine_hung", []), ("slo_burn", [])]
         assert answer["boxes"][1]["why"] is answer["without"] is None
         assert answer["why"].startswith("Most of them have not ended. engine stuck: 18 requests wait")
+        told = api("explain", slo="chat")["sentence"]
+        assert told.startswith("18 bad requests have not ended: engine stuck: 18 requests wait for a first token")
+        assert ". What 13 bad requests took beyond typical requests was 100 % stall." in told
         store(rows, slow(5, instance="works"), ago=10)
         assert api("verdict")["boxes"][1]["why"].startswith("Cause: stall"), "as many ended"
 
@@ -325,6 +328,8 @@ class TestOfEachTenant:
         assert answer["without"] == "Without it, 100 % since then would be good instead of 13.04 %."
         first, *_ = answer["links"]
         assert api("requests", **first["params"])["total"] == 40
+        (tail,) = [link for link in answer["links"] if link["page"] == "tail"]
+        assert api("explain", **tail["params"])["selected"]["requests"] == 40
 
     def test_of_those_that_hang_the_tenants_own_count(self, rows, api):
         store(rows, [*chats(500, tenant="big"), *chats(4, tenant="small", instance="works")], ago=100)

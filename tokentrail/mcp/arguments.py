@@ -1,0 +1,68 @@
+"""Arguments that tools share, and calls of tools that answers give: what to ask next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tokentrail.mcp.bounds import bounded
+
+Names = list[Annotated[str, Field(max_length=256)]]
+_TOOLS: Final = {"explore": "requests", "tail": "explain", "compare": "compare"}
+"""The tool that answers what a page of the dashboard shows, by the name of the page in links of the API."""
+
+
+class Filters(BaseModel):
+    """Only requests with one of these values of each."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Names = []
+    tenant: Names = []
+    variant: Names = []
+    engine: Names = []
+    slo_class: Names = []
+    vantage: Names = []
+
+
+class Side(Filters):
+    """One side of a comparison: filters, and times of its own."""
+
+    start: str | None = None
+    end: str | None = None
+
+
+class Against(BaseModel):
+    """What a release is compared with: another variant at the same time, or another time."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    variant: str | None = None
+    start: str | None = None
+    end: str | None = None
+
+
+def given(params: BaseModel | None, prefix: str = "") -> dict[str, Any]:
+    """The parameters of the API that were given."""
+    found = {} if params is None else params.model_dump()
+    return {f"{prefix}{name}": value for name, value in found.items() if value not in (None, [])}
+
+
+def calls(tool: str, params: Mapping[str, Any], filters: Filters | None) -> list[dict[str, Any]]:
+    """The call of a tool with parameters of the API and the filters of the question.
+
+    None if a name in it is not written in answers as it is: the call would ask for another one.
+    """
+    own = {name: [value] for name, value in params.items() if name in Filters.model_fields}
+    arguments = {name: value for name, value in params.items() if name not in own}
+    if chosen := given(filters) | own:
+        arguments["filters"] = chosen
+    return [{"tool": tool, "arguments": arguments}] if bounded(arguments) == arguments else []
+
+
+def of_links(links: list[dict[str, Any]], filters: Filters | None) -> list[dict[str, Any]]:
+    """The calls that show what links of the API show in the dashboard."""
+    known = [(_TOOLS[link["page"]], link["params"]) for link in links if link["page"] in _TOOLS]
+    return [call for tool, params in known for call in calls(tool, params, filters)]
