@@ -9,13 +9,14 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from collector.api.context import Context
-from collector.api.parameters import Name, Names, WindowQuery, find_slo
+from collector.api.latency import LengthQuery
+from collector.api.parameters import Name, Names, find_slo
 from collector.measure.heatmap import Heatmap, Metric, heatmap
 from collector.slo.judge import selected
 from collector.sql.fragment import all_of
 
 
-class HeatmapQuery(WindowQuery):
+class HeatmapQuery(LengthQuery):
     """The grid."""
 
     metric: Metric = Field("ttft", description="the latency")

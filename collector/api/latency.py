@@ -1,16 +1,41 @@
-"""A latency and its bounds, as parameters of endpoints that select requests by them."""
+"""A latency and lengths of prompts with their bounds, as parameters of endpoints that select requests by them."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
 
 from pydantic import Field
 
 from collector.api.parameters import Duration, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.measure.heatmap import Metric
-from collector.sql.fragment import Fragment
+from collector.measure.reader import Reader
+from collector.measure.window import Window
+from collector.sql.fragment import Fragment, all_of
+
+_Tokens = Annotated[int, Field(ge=0, le=2**32 - 1)]
 
 
-class LatencyQuery(WindowQuery):
+class LengthQuery(WindowQuery):
+    """A window of time, and filters for its requests, of which one is the length of their prompts."""
+
+    min_input_tokens: _Tokens | None = Field(None, description="only requests with so many prompt tokens or more")
+    max_input_tokens: _Tokens | None = Field(None, description="only requests with so many prompt tokens or fewer")
+
+    def window(self, reader: Reader) -> Window:
+        """The window, without the requests whose prompts have another length, or none that is known."""
+        bounds = {"min_input_tokens": (">=", self.min_input_tokens), "max_input_tokens": ("<=", self.max_input_tokens)}
+        lengths = [
+            Fragment(f"ifNull(input_tokens {sign} {{{name}:UInt32}}, false)", {name: bound})
+            for name, (sign, bound) in bounds.items()
+            if bound is not None
+        ]
+        window = super().window(reader)
+        return replace(window, filter=all_of(window.filter, *lengths))
+
+
+class LatencyQuery(LengthQuery):
     """Requests with a latency between two bounds."""
 
     metric: Metric | None = Field(None, description="select by this latency")

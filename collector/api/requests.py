@@ -35,6 +35,11 @@ from collector.sql.fragment import FALSE, TRUE, Fragment, all_of
 
 Sort = Literal["end", "ttft", "tpot", "e2e", "gap", "first_visible"]
 _ORDER: Mapping[Sort, str] = {"end": "end", **{name: f"{name}_ns" for name in get_args(Threshold)}}
+_SMALLEST_FIRST: Mapping[Sort, str] = {
+    "end": "-toUnixTimestamp64Nano(end)",
+    **{name: f"-{name}_ns" for name in get_args(Threshold)},
+}
+"""What is ordered by, the largest first."""
 _KEYS: Mapping[Sort, str] = {**_ORDER, "tpot": "reinterpretAsUInt64(tpot_ns)"}
 """Integers in the same order. The bits of a float that is not negative are one, and a cursor holds them exactly."""
 
@@ -43,6 +48,7 @@ class RequestsQuery(LatencyQuery):
     """Filters, order and page of request rows."""
 
     sort: Sort = Field("end", description="the largest first")
+    order: Literal["desc", "asc"] = Field("desc", description="`asc`: of requests that ended, the smallest first")
     limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="rows of a page")
     cursor: Annotated[str, Field(max_length=512)] | None = Field(None, description="`next` of the page before")
     status: Literal["ok", "error", "cancelled", "unknown", "in_flight", "lost"] | None = Field(
@@ -154,9 +160,9 @@ def _ended(reader: Reader, window: Window, query: RequestsQuery, total: int | No
         "requests",
         {
             "filter": chosen,
-            "after": TRUE if last is None else _after(query.sort, last),
+            "after": TRUE if last is None else _after(query, last),
             "judged": verdicts.column(reader.slos),
-            "order": Fragment(_ORDER[query.sort]),
+            "order": Fragment((_ORDER if query.order == "desc" else _SMALLEST_FIRST)[query.sort]),
         },
         **window.bounds,
         limit=query.limit + 1,
@@ -185,22 +191,24 @@ def _cursor(sort: Sort, row: Mapping[str, Any]) -> Cursor:
     return Cursor(sort, value, row["ended_ns"], row["trace_id_hex"], row["span_id_hex"])
 
 
-def _after(sort: Sort, last: Cursor) -> Fragment:
+def _after(query: RequestsQuery, last: Cursor) -> Fragment:
     """Rows that come after the cursor in the order of the query `requests`."""
+    beyond, by_end = "<" if query.order == "desc" else ">", query.sort == "end"
     ties = (
-        "(end < fromUnixTimestamp64Nano({after_end:Int64}) OR end = fromUnixTimestamp64Nano({after_end:Int64}) AND "
+        f"(end {beyond if by_end else '<'} fromUnixTimestamp64Nano({{after_end:Int64}})"
+        " OR end = fromUnixTimestamp64Nano({after_end:Int64}) AND "
         "(trace_id, span_id) > (toFixedString(unhex({after_trace:String}), 16), "
         "toFixedString(unhex({after_span:String}), 8)))"
     )
     parameters = {"after_end": last.at_ns, "after_trace": last.trace_id, "after_span": last.span_id}
-    key = _KEYS[sort]
-    if sort == "end":
-        return Fragment(f"end <= fromUnixTimestamp64Nano({{after_end:Int64}}) AND {ties}", parameters)
+    key = _KEYS[query.sort]
+    if by_end:
+        return Fragment(f"end {beyond}= fromUnixTimestamp64Nano({{after_end:Int64}}) AND {ties}", parameters)
     if last.value is None:
-        return Fragment(f"{_ORDER[sort]} IS NULL AND {ties}", parameters)
+        return Fragment(f"{_ORDER[query.sort]} IS NULL AND {ties}", parameters)
     value = "{after_value:UInt64}"
     return Fragment(
-        f"ifNull({key} < {value} OR {key} = {value} AND {ties}, true)", {**parameters, "after_value": last.value}
+        f"ifNull({key} {beyond} {value} OR {key} = {value} AND {ties}, true)", {**parameters, "after_value": last.value}
     )
 
 

@@ -37,6 +37,8 @@ class Box(Answer):
     sentence: str
     why: str | None
     """What took most time from the bad requests of a burn; null where it is not known."""
+    group: str | None = None
+    """The name of that cause."""
     firing: bool
     severity: Severity | None
     """Null for a change."""
@@ -87,8 +89,14 @@ def of_incident(one: Incident, now_ns: int) -> BoxOut:
     if until_ns is not None:
         when = f"From {clock_text(since_ns, now_ns)} to {clock_text(until_ns, now_ns)}"
     links = [
-        Link(title=f"See the {of.total} requests", page="explore", params=of.parameters) for of in one.requests[:1]
+        Link(
+            title=f"See the {f'{of.total} requests' if of.total != 1 else 'request'}",
+            page="explore",
+            params=of.parameters,
+        )
+        for of in one.requests[:1]
     ]
+    why = cause_of(one.top_cause)
     if one.slo is not None:
         params = {"slo": one.slo, "start": one.start, "end": one.end or rfc3339(now_ns)}
         params |= {} if one.tenant is None else {"tenant": one.tenant}
@@ -101,7 +109,8 @@ def of_incident(one: Incident, now_ns: int) -> BoxOut:
         kind=one.cause,
         title=one.title,
         sentence=f"{when}. {one.detail}",
-        why=cause_of(one.top_cause),
+        why=why,
+        group=one.top_cause.group if why and one.top_cause else None,
         firing=one.firing,
         severity=one.severity,
         service=one.service,

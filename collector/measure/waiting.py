@@ -16,6 +16,7 @@ from collector.measure.window import Window
 from collector.process import Process
 from collector.slo.judged import Bools
 from collector.sql.fragment import Fragment
+from tokentrail.shared.formatting import duration
 
 _MOST_PROCESSES = 100
 _RECENT_NS = 300 * SECOND_NS
@@ -61,14 +62,14 @@ def _text(process: Process, out: WaitingOut, *, told: bool) -> str:
     parts = []
     if out.without_token and out.longest_wait_s is not None:
         waits = "1 request waits" if out.without_token == 1 else f"{out.without_token} requests wait"
-        parts.append(f"{waits} for a first token, the longest for {out.longest_wait_s:.3g} s")
+        parts.append(f"{waits} for a first token, the longest for {duration(out.longest_wait_s)}")
     decoding = out.requests - out.without_token
     if decoding:
         parts.append(f"{decoding} more {'is' if decoding == 1 else 'are'} answered")
     if out.lost:
         parts.append(f"{out.lost} {'was' if out.lost == 1 else 'were'} lost: nothing is heard of the process")
     if out.step_s_ago is not None:
-        state = f"its last step began {out.step_s_ago:.3g} s ago"
+        state = f"its last step began {duration(out.step_s_ago)} ago"
         if out.running is not None:
             state += f" with {out.running} running"
             state += "" if out.waiting is None else f" and {out.waiting} waiting"

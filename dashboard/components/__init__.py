@@ -52,6 +52,7 @@ STYLE = """
   [data-testid="stSpinner"] {position: fixed; top: .9rem; left: 50%; width: auto; z-index: 999991}
   [data-testid="stSpinner"] {animation: tt-late 1ms 2s both}
   @keyframes tt-late {from {visibility: hidden}}
+  :has(> [class*="st-key-stale-"]) ~ * {opacity: .55}
   .st-key-header {row-gap: .35rem}
   .st-key-header [class*="st-key-chip-"] button {border-radius: 1rem; min-height: 1.9rem; padding: .1rem .7rem}
   .st-key-moves button {min-height: 1.9rem; padding: 0 .15rem}
@@ -121,10 +122,11 @@ def last_known(name: str, found: Json | Problem, view: View) -> Json | None:
     of, at, before = st.session_state.get(key, (None, None, None))
     if of != asked:
         return None
-    st.warning(
-        f"These are the numbers of {clock(at.isoformat(), view.zone)}, the last that the collector gave.",
-        icon=":material/history:",
-    )
+    with st.container(key=f"stale-{name.replace(' ', '-')}"):  # what stands behind it is dimmed
+        st.warning(
+            f"These are the numbers of {clock(at.isoformat(), view.zone)}, the last that the collector gave.",
+            icon=":material/history:",
+        )
     known: Json = before
     return known
 

@@ -93,12 +93,15 @@ export default function ({ data, parentElement, setTriggerValue }) {
       g.fillRect(px(x), bottom() + GAP, Math.max(1, wide - 0.5), FAILED);
     }
     axes(g, text);
-    for (const limit of data.thresholds_s) {
-      const y = py(row(limit));
+    let named = null;  // of the label before: its height, and where it ends
+    for (const limit of [...data.thresholds_s].sort((a, b) => b - a)) {
+      const y = py(row(limit)), label = `≤ ${seconds(limit)}`;
       if (y < top() || y > bottom()) continue;
       g.strokeStyle = g.fillStyle = "#ef4444", g.lineWidth = 1.2, g.setLineDash([5, 4]), g.beginPath();
       g.moveTo(LEFT, y), g.lineTo(width - RIGHT, y), g.stroke(), g.setLineDash([]);
-      g.fillText(`≤ ${seconds(limit)}`, LEFT + 4, y - 4);
+      const left = named && y - named.y < 12 ? named.end + 8 : LEFT + 4;
+      named = { y, end: left + g.measureText(label).width };
+      g.fillText(label, left, y - 4);
     }
     for (const line of data.lines) {
       g.strokeStyle = line.colour, g.lineWidth = 1.6, g.setLineDash(line.dotted ? [2, 3] : []), g.beginPath();

@@ -6,7 +6,7 @@ import html
 
 import streamlit as st
 
-from dashboard import components, filters, palette
+from dashboard import address, components, filters, palette
 from dashboard.api import Problem
 from dashboard.transform import Json
 from tokentrail.shared.formatting import count, one_line, percent, plain, significant
@@ -66,9 +66,49 @@ PREFERRED = ("variant", "model", "tenant", "engine", "slo_class", "vantage")
 """Labels by which every page filters, the most telling first."""
 
 
-def is_usable(dimension: str) -> bool:
-    """Every page can filter by it."""
-    return dimension in filters.LABELS or filters.is_filter(dimension)
+LENGTHS = ("min_input_tokens", "max_input_tokens")
+"""Parameters of the URL and the API: bounds of the prompts' lengths, by which Explore filters."""
+
+
+def is_usable(condition: Json) -> bool:
+    """Every page can filter by it, or Explore by the length of prompts."""
+    dimension = condition["dimension"]
+    return dimension in filters.LABELS or filters.is_filter(dimension) or bool(length(condition))
+
+
+def length(condition: Json, *, leave_out: bool = False) -> dict[str, int]:
+    """A bound of the prompts' length as a parameter: `at least 3 718` is {"min_input_tokens": 3718}; empty: it is none.
+
+    `leave_out`: of the other prompts.
+    """
+    word, _, bound = condition["value"].rpartition(" ")
+    if condition["dimension"] != "input_tokens" or word not in ("at least", "less than"):
+        return {}
+    n = int("".join(filter(str.isdigit, bound)))
+    return {LENGTHS[0]: n} if (word == "at least") is not leave_out else {LENGTHS[1]: n - 1}
+
+
+def chosen_lengths() -> tuple[tuple[str, str], ...]:
+    """The bounds of the prompts' length in the URL."""
+    return tuple((name, str(round(bound))) for name in LENGTHS if (bound := address.number(name)) is not None)
+
+
+def chips() -> None:
+    """A button for each bound of the prompts' length; a click removes it."""
+    for name, bound in chosen_lengths():
+        st.button(
+            f"prompts {'≥' if name == LENGTHS[0] else '≤'} {count(int(bound))} tokens",
+            icon=":material/close:",
+            icon_position="right",
+            key=f"chip-{name}",
+            type="tertiary",
+            on_click=_drop,
+            args=(name,),
+        )
+
+
+def _drop(name: str) -> None:
+    address.put(**{name: None})
 
 
 def usable(one: Json) -> list[Json]:
@@ -76,7 +116,7 @@ def usable(one: Json) -> list[Json]:
 
     `also` has it as text: `variant v2.4`.
     """
-    own = [condition for condition in one["conditions"] if is_usable(condition["dimension"])]
+    own = [condition for condition in one["conditions"] if is_usable(condition)]
     if own:
         return own
     known = dict(text.split(" ", 1) for text in reversed(one["also"]) if " " in text and " and " not in text)
@@ -99,5 +139,8 @@ def _buttons(one: Json, number: int) -> None:
             help=plain(f"Only requests: {name}" if not sign else f"Without requests: {name}"),
         ):
             for condition in found:
-                filters.add(f"{sign}{condition['dimension']}", condition["value"])
+                if bounds := length(condition, leave_out=bool(sign)):
+                    address.put(**bounds)
+                else:
+                    filters.add(f"{sign}{condition['dimension']}", condition["value"])
             st.rerun()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import streamlit as st
@@ -32,8 +33,9 @@ def body(view: View) -> None:
     """Draw the map, and below it the requests and the differences of what is selected."""
     metric = _metric()
     chosen = Selection.of_url()
+    shown = replace(view, labels=(*view.labels, *differing.chosen_lengths()))
     with st.container(border=True, key="map"):
-        told = fetch(ask("heatmap", view.params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
+        told = fetch(ask("heatmap", shown.params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
         found = components.last_known(f"heatmap {metric}", told, view)
         if found is not None and found["cells"]:
             draw_map(found, view, metric, chosen)
@@ -47,9 +49,9 @@ def body(view: View) -> None:
         st.markdown(sentence(found, metric, chosen, view))
     left, right = st.columns([6, 5], gap="medium")
     with left:
-        panel(lambda: requests.draw(view, chosen, metric))
+        panel(lambda: requests.draw(shown, chosen, metric))
     with right:
-        panel(lambda: differing.draw(*compared(view, metric, chosen)))
+        panel(lambda: differing.draw(*compared(shown, metric, chosen)))
 
 
 def nothing(window: Json, view: View) -> None:
@@ -80,6 +82,7 @@ def _metric() -> str:
             "Latency", names, key="latency", required=True, label_visibility="collapsed", on_change=_pick
         )
         st.toggle("P99 of last week", key="week", bind="query-params", width="content")
+        differing.chips()
         st.caption(
             "Blue-grey: good, amber: some bad, red with a stroke: most bad. Drag selects, a double click zooms.",
             width="content",
@@ -113,7 +116,12 @@ def draw_map(answer: Json, view: View, metric: str, chosen: Selection | None) ->
 def last_week(answer: Json, view: View, metric: str) -> list[Json]:
     """P99 of the same hours a week before, in the columns of this map; empty where nothing is known of them."""
     begin, end = (instant(answer["window"][name]) - WEEK for name in ("start", "end"))
-    params = (("start", filters.written(begin)), ("end", filters.written(end)), *view.labels)
+    params = (
+        ("start", filters.written(begin)),
+        ("end", filters.written(end)),
+        *view.labels,
+        *differing.chosen_lengths(),
+    )
     found = fetch(ask("heatmap", params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
     if isinstance(found, Problem) or not found["cells"]:
         st.caption(f"Last week: {plain(found.title) if isinstance(found, Problem) else 'no request ended then'}.")

@@ -35,7 +35,7 @@ _SOON_NS = 900 * 10**9
 def verdict(answer: Json, view: View, *, is_old: bool) -> None:
     """The sentence of the moment, with who, why and where to look next, and the boxes of what fires.
 
-    An old answer is dimmed, and good news of then are no good news now.
+    Good news of an old answer are no good news now.
     """
     look, word = STATES.get(answer["state"], ("quiet", answer["state"]))
     if look == "good" and (is_old or answer["firing_outside"]):
@@ -48,7 +48,7 @@ def verdict(answer: Json, view: View, *, is_old: bool) -> None:
     lines += [f"<p>{''.join(of_answer(link, view) for link in answer['links'])}</p>"] if answer["links"] else []
     if n := answer["firing_outside"]:
         lines.append(f"<p>{n} {'incident fires' if n == 1 else 'incidents fire'} outside of these filters.</p>")
-    told = f'<div class="tt-verdict {look}{" old" if is_old else ""}" role="status">{"".join(lines)}</div>'
+    told = f'<div class="tt-verdict {look}" role="status">{"".join(lines)}</div>'
     now = [box for box in answer["boxes"] if fires(box)]
     st.html(told + "".join(box_of(box, view) for box in now[:MOST_IN_VIEW]))
     if rest := now[MOST_IN_VIEW:]:

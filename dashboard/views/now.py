@@ -16,13 +16,13 @@ from dashboard.filters import View, selected, written
 from dashboard.links import from_ns
 from dashboard.transform import Json, goodput, on_grid
 from dashboard.views import happened, slos
-from tokentrail.shared.formatting import instant, plain
+from tokentrail.shared.formatting import count, instant, plain
 
 STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 POINTS = 96
 MOST_HISTORIES = 12
 """SLOs whose history is asked for: each costs the collector 0.1 s of CPU in ten minutes."""
-STRIP_HEIGHT = 170
+STRIP_HEIGHT = 180
 STRIP_COLUMNS, STRIP_ROWS = 120, 24
 HEIGHTS = (160, 330, 260, 180, 240)
 """Pixels of the page's parts on a screen, about."""
@@ -96,16 +96,15 @@ def strip(view: View, verdict: Json) -> None:
         return
     if not found["edges_s"]:
         return  # nobody tells a TTFT
-    window = verdict["window"]
     events = [
         {"t0": band.start.timestamp(), "t1": band.end.timestamp(), "label": band.text, "colour": band.colour}
-        for band in sorted(bands(verdict["boxes"], window), key=lambda band: band.end - band.start)
+        for band in sorted(marks(verdict), key=lambda band: band.end - band.start)
     ]  # short ones get a name first
     with st.container(key="strip", border=True):
         title = f"**Time to first token** of {plain(view.slo)}" if view.slo else "**Time to first token**"
         st.markdown(f"{title} · [Explore]({view.link('explore')})")
         lines = [heat.percentile_line(found, 0.99, palette.QUANTILES["p99"])]
-        done = heat.draw(found, view.zone, key="now-heat", height=STRIP_HEIGHT, events=events, lines=lines, lanes=2)
+        done = heat.draw(found, view.zone, key="now-heat", height=STRIP_HEIGHT, events=events, lines=lines, lanes=3)
     if done and "zoom" in done:
         filters.show_range(*done["zoom"])
     elif done and done.get("t0"):
@@ -139,7 +138,7 @@ def charts(view: View, verdict: Json, engines: Json) -> None:
             week = st.toggle("Last week", key="week", bind="query-params", width="content")
         if week:
             drawn = [with_ghosts(chart, last_week(view, asked, window)) for chart in drawn]
-        board = Board(times, step_s(window), window, view.zone, drawn, bands(verdict["boxes"], window))
+        board = Board(times, step_s(window), window, view.zone, drawn, marks(verdict))
         chosen = small.draw(board, "now-charts")
     if chosen:
         filters.show_range(*chosen)
@@ -200,6 +199,12 @@ def drawable(known: Mapping[str, Json], window: Json, slo: str | None, promised:
     ]
 
 
+def marks(verdict: Json) -> list[Band]:
+    """What stands above the strip and the charts."""
+    window = verdict["window"]
+    return [*bands(verdict["boxes"], window), *bad_now(verdict["slos"], window)]
+
+
 def bands(boxes: list[Json], window: Json) -> list[Band]:
     """What happened, as bands above the charts: causes and changes, and burns that nothing explains."""
     start, end = instant(window["start"]), instant(window["end"])
@@ -213,8 +218,22 @@ def bands(boxes: list[Json], window: Json) -> list[Band]:
     return found
 
 
+def bad_now(slos: list[Json], window: Json) -> list[Band]:
+    """A mark at the end of the time for requests that are bad before they end: those of the SLO with most of them."""
+    worst = max(slos, key=lambda slo: slo["requests"]["in_flight_violations"], default=None)
+    if worst is None or not (n := worst["requests"]["in_flight_violations"]):
+        return []
+    end = instant(window["end"])
+    text = f"{worst['name']}: {count(n)} bad now, not ended"
+    return [Band(end - timedelta(seconds=step_s(window)), end, text, palette.BAD)]
+
+
 def _short(box: Json) -> str:
     """The name of a band: `KV storm vllm-a`."""
-    if box["kind"] in (*MOMENTS, "slo_burn"):
+    if box["kind"] == "slo_burn":
+        return f"{box['slo']}: {box['group']}" if box["group"] else f"{box['slo']} burns"
+    if box["dimension"] in ("model", "variant"):
+        return f"{box['service']}: {box['dimension']} {box['value']}"
+    if box["kind"] in MOMENTS:
         return str(box["title"])
     return f"{happened.KINDS.get(box['kind'], box['kind'])} {box['instance'] or box['service'] or ''}".strip()

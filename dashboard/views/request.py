@@ -178,8 +178,8 @@ def causes(trail: Json) -> None:
 
 
 def signed(seconds: float) -> str:
-    """A difference in seconds: `+1.2 s`, `−3 ms`."""
-    return ("+" if seconds >= 0 else MINUS) + duration(abs(seconds))
+    """A difference in seconds: `1.2 s`, `−3 ms`. A spreadsheet would take `+` for the begin of a formula."""
+    return ("" if seconds >= 0 else MINUS) + duration(abs(seconds))
 
 
 def phases(trail: Json) -> None:

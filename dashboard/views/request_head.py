@@ -17,8 +17,6 @@ from dashboard.views.engines import process_id
 from tokentrail.shared import otlp_json, perfetto
 from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, instant, of_tenant, plain, tpot
 
-BESIDE = 200
-"""How many slower requests are asked for; the last one is the nearest unless there are more."""
 AROUND = timedelta(minutes=15)
 
 
@@ -128,14 +126,10 @@ def neighbours(params: Params, request: Json, by: str) -> list[tuple[str, str, d
     value = request.get(f"{by}_s")
     found: list[Json | None] = [None, None]
     if value is not None:
-        for place, bound in enumerate(("at_least", "at_most")):
-            asked = fetch(ask("requests", params, metric=by, sort=by, limit=BESIDE, **{bound: f"{value:.9f}s"}))
-            rest = (
-                []
-                if isinstance(asked, Problem)
-                else [r for r in asked["requests"] if r["span_id"] != request["span_id"]]
-            )
-            found[place] = next(iter(rest[::-1] if place == 0 else rest), None)
+        for place, (bound, order, ns) in enumerate((("at_least", "asc", 1), ("at_most", "desc", -1))):
+            beyond = f"{round(value * 1e9) + ns}ns"
+            asked = fetch(ask("requests", params, metric=by, sort=by, order=order, limit=1, **{bound: beyond}))
+            found[place] = None if isinstance(asked, Problem) else next(iter(asked["requests"]), None)
     return [
         (name, title, None if one is None else {"trace_id": one["trace_id"], "span_id": one["span_id"]})
         for (name, title), one in zip((("previous", "‹ slower"), ("next", "faster ›")), found, strict=True)

@@ -27,7 +27,7 @@ CAUSES = {
     "cold_start": "waited for a cold start",
 }
 ROWS = 50
-WIDTH, HEIGHT = 160, 14
+WIDTH, HEIGHT = 96, 14
 """Pixels of a bar."""
 PHASES = {
     "queue": "queued", "cold_start": "cold_start", "prefill": "prefill", "decode": "decode", "preempted": "preempted",
@@ -157,7 +157,7 @@ def _go(shown: Query, cursor: str | None) -> None:
 
 
 ORDER = (
-    "ended", "TTFT", "TPOT", "E2E", "time", "missed", "mostly", "prompt", "output", "model", "variant", "tenant",
+    "ended", "TTFT", "TPOT", "E2E", "time", "mostly", "missed", "prompt", "output", "model", "variant", "tenant",
     "instance", "status", "verdict",
 )  # fmt: skip
 """The columns that are shown at first; the table's menu has the others."""

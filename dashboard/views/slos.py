@@ -17,7 +17,7 @@ from tokentrail.shared.formatting import THRESHOLDS, UNDEFINED, count, duration,
 
 STATES = {
     "page": ("bad", "✕ page"), "ticket": ("warn", "! ticket"), "exhausted": ("warn", "! budget spent"),
-    "ok": ("good", "✓ kept"), "unjudged": ("quiet", "? not judged"), "idle": ("quiet", "– no requests"),
+    "ok": ("quiet", "✓ kept"), "unjudged": ("quiet", "? not judged"), "idle": ("quiet", "– no requests"),
 }  # fmt: skip
 """By state: the look, and the sign and word for who sees no colours."""
 HOUR_S: Final = 3600.0

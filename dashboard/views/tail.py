@@ -244,6 +244,7 @@ def strip(view: View, of: str, out: Sequence[Stretch]) -> None:
             "count",
             [small.line(series, "bad", "bad", _RED)],
             bars=True,
+            log=True,  # beside a burst, some bad requests would not be seen
         )
         bands = [small.Band(start, end, "left out", _LEFT_OUT) for start, end in out]
         board = small.Board(series.times, found["column_s"], found["window"], view.zone, [chart], bands, clicks=True)

@@ -83,7 +83,7 @@ def is_series(names: Iterable[str]) -> bool:
 def curve(measured: Sequence[tuple[str, Json]]) -> Json:
     """TPOT over output tokens per second. A variant without a TPOT or a throughput has no point."""
     traces = []
-    for quantile in ("p50", "p99"):
+    for quantile, side in (("p50", "bottom"), ("p99", "top")):
         points = [
             (summary["throughput"]["output_tokens_per_s"], summary["tpot_s"][quantile], variant)
             for variant, summary in measured
@@ -97,7 +97,7 @@ def curve(measured: Sequence[tuple[str, Json]]) -> Json:
                 "x": [point[0] for point in known],
                 "y": [point[1] for point in known],
                 "text": [charts.label(point[2]) for point in known],
-                "textposition": "top center",
+                "textposition": f"{side} center",
                 "line": {"color": palette.QUANTILES[quantile]},
             }
         )

@@ -7,7 +7,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.dashboard.browser import streamlit
+from tests.dashboard.browser import finished, streamlit
 from tests.dashboard.test_pages import part
 from tests.support.collector import Collector
 
@@ -41,6 +41,10 @@ def test_a_page_that_waits_for_its_collector_says_so(page, tmp_path):
         server.shutdown()
 
 
+BEHIND_THE_WARNING = """() => [...document.querySelectorAll(':has(> [class*="st-key-stale-"]) ~ *')]
+    .map(element => +getComputedStyle(element).opacity)"""
+
+
 def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
     collector = Collector(tmp_path / "data")
     with collector, streamlit(collector.urls["api"], tmp_path, often=True) as url:
@@ -57,6 +61,8 @@ def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
         collector.stop()
         # A page that is open keeps the last numbers, which are no all-clear.
         page.get_by_text("These are the numbers of").wait_for()
+        finished(page)
+        assert {*page.evaluate(BEHIND_THE_WARNING)} == {0.55}, "old numbers are dimmed"
         assert page.locator(".tt-verdict.good").count() == 0
         assert "The collector cannot be reached" in part(page, "problem").inner_text()
         for path in ("", "explore", f"request?trace_id={'a' * 32}"):

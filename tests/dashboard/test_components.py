@@ -60,7 +60,7 @@ def test_a_slow_redraw_is_seen_before_the_page_is_drawn_again_with_a_longer_inte
 def test_an_error_is_called_one_in_lists_also_with_a_type():
     kinds = [("ok", ""), ("error", ""), ("error", "ok"), ("error", "timeout")]
     rows = [LISTED | {"status": status, "error_type": kind} for status, kind in kinds]
-    assert [shown["status"] for shown in table(rows)] == ["ok", "error", "error ok", "error timeout"]
+    assert [shown["status"] for shown in table(rows, [None] * 4)] == ["ok", "error", "error ok", "error timeout"]
     start = {"start": None, "duration_s": 1.0, "service": "s", "model": "m", "phases": []}
     results = [cold_start_row(start | {"status": s, "error_type": kind}, UTC)["result"] for s, kind in kinds]
     assert results == ["ok", "error", "error ok", "error timeout"]

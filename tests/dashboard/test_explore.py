@@ -217,8 +217,8 @@ def test_a_bar_has_a_part_for_each_cause_or_else_for_each_phase():
         return [tuple(part.split('"')[::4]) for part in image.split(' width="')[2:]]
 
     assert drawn(explained("phases", stall=(9.0, 9.0))) == drawn(None)
-    assert [wide for wide, _ in drawn(None)] == ["60.0", "20.0", "80.0"]
-    assert drawn(explained(stall=(1.0, 2.0), own_prompt=(1.0, 0.0))) == [("120.0", "#000000"), ("40.0", "#000001")]
+    assert [wide for wide, _ in drawn(None)] == ["36.0", "12.0", "48.0"]
+    assert drawn(explained(stall=(1.0, 2.0), own_prompt=(1.0, 0.0))) == [("72.0", "#000000"), ("24.0", "#000001")]
     assert bar(parts(dict.fromkeys(ROW), None)) is None
 
 
@@ -250,16 +250,32 @@ def test_a_line_joins_variants_whose_names_differ_in_numbers_alone(names, joined
     ("conditions", "also", "filters"),
     [
         ([("tenant", "a"), ("model", "m")], [], [("tenant", "a"), ("model", "m")]),
-        ([("input_tokens", "at least 9"), ("model", "m")], ["variant v2"], [("model", "m")]),
-        ([("input_tokens", "at least 9")], ["model m", "instance i", "variant v 2", "service s"], [("variant", "v 2")]),
+        ([("input_tokens", "at least 9"), ("model", "m")], [], [("input_tokens", "at least 9"), ("model", "m")]),
+        ([("output_tokens", "at least 9"), ("model", "m")], ["variant v2"], [("model", "m")]),
+        ([("input_tokens", "not known")], ["model m", "instance i", "variant v 2", "service s"], [("variant", "v 2")]),
         (
-            [("input_tokens", "at least 9")],
+            [("output_tokens", "at least 9")],
             ["tenant a and b", "engine vllm", "output_tokens less than 5"],
             [("engine", "vllm")],
         ),
-        ([("input_tokens", "at least 9")], ["service s", "x"], []),
+        ([("output_tokens", "at least 9")], ["service s", "x"], []),
     ],
 )
 def test_a_difference_is_kept_by_its_labels_or_by_the_most_telling_one_that_goes_with_it(conditions, also, filters):
     one = {"conditions": [{"dimension": name, "value": value} for name, value in conditions], "also": also}
     assert [(found["dimension"], found["value"]) for found in differing.usable(one)] == filters
+
+
+@pytest.mark.parametrize(
+    ("dimension", "value", "kept", "left_out"),
+    [
+        ("input_tokens", "at least 3\u202f718", {"min_input_tokens": 3718}, {"max_input_tokens": 3717}),
+        ("input_tokens", "less than 120", {"max_input_tokens": 119}, {"min_input_tokens": 120}),
+        ("input_tokens", "not known", {}, {}),
+        ("output_tokens", "at least 9", {}, {}),
+    ],
+)
+def test_a_length_of_prompts_is_a_bound_that_is_kept_or_left_out(dimension, value, kept, left_out):
+    condition = {"dimension": dimension, "value": value}
+    assert differing.length(condition) == kept
+    assert differing.length(condition, leave_out=True) == left_out

@@ -30,7 +30,8 @@ def link(page="explore", url=None, **params):
 
 def box(kind="slo_burn", title="SLO burns", *, since="2026-11-21T09:30:00Z", until=None, firing=True, **more):
     known = {
-        "kind": kind, "title": title, "sentence": "Since 09:30 UTC. 5 bad.", "why": None,
+        "kind": kind, "title": title, "sentence": "Since 09:30 UTC. 5 bad.", "why": None, "group": None,
+        "dimension": None, "value": None, "slo": "chat",
         "firing": firing, "severity": "page",
         "service": "s", "instance": "i", "requests": 1, "since_ns": at_ns(since), "until_ns": until and at_ns(until),
         "links": [], "inside": [],
@@ -50,7 +51,7 @@ def slo(name="chat", **more):
         "name": name, "description": "Chat.", "objective": 0.95, "window_s": 604800.0, "select": {}, "attainment": 0.97,
         "budget_left": 0.4, "exhausted_in_s": None, "burn": [burn()], "firing": None, "errors": None, "warning": None,
         "thresholds": {"ttft_s": 0.5, "tpot_s": 0.1, "e2e_s": None}, "groups": [], "groups_total": 0,
-        "requests": {"total": 9, "in_flight": 0},
+        "requests": {"total": 9, "in_flight": 0, "in_flight_violations": 0},
     }  # fmt: skip
     return known | more
 
@@ -361,18 +362,36 @@ def test_an_incident_becomes_a_band_of_its_time_and_a_burn_inside_another_none()
             firing=False,
         ),
         box("engine_hung", "y", inside=[box()]),
-        box("change", "v2.4", since="2026-11-21T09:40:00Z", firing=False),
+        box("change", "x", since="2026-11-21T09:40:00Z", firing=False, dimension="variant", value="v2.4"),
+        box("slo_burn", "x", since="2026-11-21T09:41:00Z", until="2026-11-21T09:42:00Z", group="waiting for a place"),
+        box("slo_burn", "x", since="2026-11-21T09:42:00Z", until="2026-11-21T09:43:00Z"),
         box("process", "a new one", since="2026-11-21T09:45:00Z", firing=False, instance="j"),
         box("cold_start", "z", since="2026-11-21T07:00:00Z", until="2026-11-21T07:10:00Z", firing=False),
     ]
     bands = now.bands(boxes, WINDOW)
-    assert [band.text for band in bands] == ["KV storm vllm-a", "hang i", "v2.4", "a new one"]
+    assert [band.text for band in bands] == [
+        "KV storm vllm-a", "hang i", "s: variant v2.4", "chat: waiting for a place", "chat burns", "a new one",
+    ]  # fmt: skip
     assert [(band.start.minute, band.end.minute, band.end.hour) for band in bands] == [
         (0, 10, 9),
         (30, 0, 10),
         (40, 40, 9),
+        (41, 42, 9),
+        (42, 43, 9),
         (45, 45, 9),
     ]
+
+
+def test_answers_that_are_bad_before_their_end_are_a_mark_at_the_end_of_the_time():
+    def requests(n):
+        return {"requests": {"total": 9, "in_flight": n, "in_flight_violations": n}}
+
+    many = [slo("chat", **requests(3)), slo("all", **requests(7))]
+    (mark,) = now.marks(verdict(slos=many, boxes=[]))
+    assert mark.text == "all: 7 bad now, not ended"
+    assert (mark.start, mark.end) == (instant(END) - timedelta(minutes=1), instant(END))
+    assert now.marks(verdict(slos=[slo("chat", **requests(0))], boxes=[])) == []
+    assert now.marks(verdict(slos=[], boxes=[])) == []
 
 
 def test_a_link_of_an_answer_keeps_its_times_and_the_pages_other_filters():

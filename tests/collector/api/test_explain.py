@@ -457,8 +457,8 @@ def test_requests_that_have_not_ended_are_the_incident_of_the_moment(rows, api):
         "service": "engine", "instance": "i-1", "process_tenant": "",
         "requests": 2, "lost": 0, "bad": 2, "without_token": 1,
         "longest_wait_s": pytest.approx(9.0), "step_s_ago": pytest.approx(2.0), "running": 1, "waiting": 1,
-        "text": "engine i-1: 1 request waits for a first token, the longest for 9 s; 1 more is answered; "
-        "its last step began 2 s ago with 1 running and 1 waiting",
+        "text": "engine i-1: 1 request waits for a first token, the longest for 9.00 s; 1 more is answered; "
+        "its last step began 2.00 s ago with 1 running and 1 waiting",
     }  # fmt: skip
     assert (gone["instance"], gone["requests"], gone["lost"], gone["step_s_ago"]) == ("gone", 0, 1, None)
     assert gone["text"] == "engine gone: 1 was lost: nothing is heard of the process; nothing is known of its steps"

@@ -45,23 +45,26 @@ def test_rows_have_every_field_of_the_contract(api, rows):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("order", ["desc", "asc"])
 @pytest.mark.parametrize("sort", ["end", "ttft", "tpot", "e2e"])
-def test_pages_are_slices_of_one_order(api, rows, sort):
+def test_pages_are_slices_of_one_order(api, rows, sort, order):
     rows.requests(
         [{"ended": NOW - i % 7 * SECOND - 1, "e2e": (i * 37 % 11 + 1) * MS, "output_tokens": i % 3} for i in range(40)]
     )
-    everything = api("requests", sort=sort)
+    asked = {"sort": sort, "order": order}
+    everything = api("requests", **asked)
     assert everything["total"] == 40
     field = "end" if sort == "end" else f"{sort}_s"
     values = [r[field] for r in everything["requests"] if r[field] is not None]
-    assert values == sorted(values, reverse=True)
+    assert values == sorted(values, reverse=order == "desc")
     assert all(r[field] is None for r in everything["requests"][len(values) :])
-    pages = [api("requests", sort=sort, limit=7)]
+    pages = [api("requests", **asked, limit=7)]
     while cursor := pages[-1]["next"]:
-        rows.request(ended=NOW - 1)  # a newcomer before the cursor moves no page
-        pages.append(api("requests", sort=sort, limit=7, cursor=cursor))
+        if order == "desc":
+            rows.request(ended=NOW - 1)  # a newcomer before the cursor moves no page
+        pages.append(api("requests", **asked, limit=7, cursor=cursor))
     assert [len(page["requests"]) for page in pages] == [7, 7, 7, 7, 7, 5]
-    assert [page["total"] for page in pages] == [40, 41, 42, 43, 44, 45]
+    assert [page["total"] for page in pages] == ([40, 41, 42, 43, 44, 45] if order == "desc" else [40] * 6)
     assert [row for page in pages for row in page["requests"]] == everything["requests"]
 
 
@@ -71,6 +74,24 @@ def test_rows_can_be_picked(api, rows):
     picked = api("requests", request_id="r-ok")
     assert picked["total"] == 1
     assert picked["requests"][0]["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "found"),
+    [
+        ({"min_input_tokens": 9}, {"9", "20"}),
+        ({"max_input_tokens": 9}, {"0", "9"}),
+        ({"min_input_tokens": 1, "max_input_tokens": 19}, {"9"}),
+    ],
+)
+def test_requests_are_chosen_by_the_length_of_their_prompts(api, rows, bounds, found):
+    rows.requests([{"request_id": str(n), "input_tokens": n} for n in (0, 9, 20, None)])
+    assert {row["request_id"] for row in api("requests", **bounds)["requests"]} == found
+    assert sum(cell["requests"] for cell in api("heatmap", metric="e2e", **bounds)["cells"]) == len(found)
+    answer = api("differences", **bounds, **{"select.status": "ok"})
+    assert answer["selected"] + answer["others"] == len(found)
+    rows.open(start=NOW - SECOND, seen=NOW, input_tokens=9)
+    assert api("requests", status="in_flight", **bounds)["total"] == 1
 
 
 @pytest.mark.parametrize(

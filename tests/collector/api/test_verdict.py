@@ -117,7 +117,7 @@ class TestBroken:
         assert answer["state"] == "broken"
         assert answer["why"].startswith("None of them has ended. engine stuck: 18 requests wait for a first token")
         assert answer["why"].endswith(
-            "the longest for 45 s; its last step began 60 s ago with 0 running and 0 waiting."
+            "the longest for 45.0 s; its last step began 1 min ago with 0 running and 0 waiting."
         )
         assert pages(answer["links"]) == ["explore", "engines", "tail", "runbook"]
 
