@@ -47,7 +47,7 @@ FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 Mutation = namedtuple("Mutation", "file line begin end before after")  # begin and end in bytes
 LOGS = {"debug", "info", "warning", "exception", "print"}  # only a reader of the log would notice
 NEVER = {"AssertionError", "NotImplementedError"}  # says that a place is not reached
-UNSEEN = {"strict", "daemon", "stacklevel", "indent", "maxsize"}
+UNSEEN = {"height", "width", "strict", "daemon", "stacklevel", "indent", "maxsize"}
 
 
 def variants(node: Any) -> Iterator[str]:
@@ -151,11 +151,14 @@ class Suite:
             if seconds + self._reached[test][0] <= self._most_s:
                 found, seconds = [*found, test], seconds + self._reached[test][0]
         words = re.compile(rf"\b({'|'.join(re.split('[:.]', user)[-1] for user in users) or stem})\b")
-        near |= {test for test in tests if ".".join(file.with_suffix("").parts) in self._texts[test]}
+        module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+        outer, _, name = module.rpartition(".")
+        imported = re.compile(rf"\b{module}\b|from {outer} import [^\n]*\b{name}\b")
+        near |= {test for test in tests if imported.search(self._texts[test])}
         known = {Path(test.partition("::")[0]) for test in self._reached}
         rest = {
             one: (one.name not in names, not words.search(self._texts[one]), len(self._texts[one]))
-            for one in (near - known if found else near)
+            for one in (near - known if found else near or of_part)
             if not found or not any(one.is_relative_to(f"tests/{slow}") for slow in PROCESSES)
         }
         others = [str(one) for one in sorted(rest, key=rest.__getitem__)[:MOST_FILES]]
