@@ -168,8 +168,8 @@ def _with_beginning(history: History, burning: _Burning) -> _Burning:
         if began is not None:
             break
         history.go_back()
-    seen = Watched(minutes, burning.rule, burning.slo.budget).stretches()
-    return replace(burning, began=began, peak=max([burning.peak, *(one.peak for one in seen if one.lasts)]))
+    seen = Watched(minutes, burning.rule, burning.slo.budget).lasting()
+    return replace(burning, began=began, peak=max(burning.peak, seen.peak if seen else 0.0))
 
 
 def _past(

@@ -115,30 +115,39 @@ class Watched:
         The long window remembers a burn for hours, in which a single bad request may fire again: fewer than the rule's
         least number are no burn of their own.
         """
+        fires, begins = self._fires
+        found = (self._stretch(some) for some in np.split(fires, begins[1:]) if len(some))
+        return [one for one in found if one]
+
+    def lasting(self) -> Stretch | None:
+        """The burn in whose last counted minute the rule fires."""
+        fires, begins = self._fires
+        if not len(fires) or fires[-1] != len(self._judged) - 1:
+            return None
+        return self._stretch(fires[begins[-1] :])
+
+    @cached_property
+    def _fires(self) -> tuple[Ints, Ints]:
+        """The minutes in which the rule fires, and where among them a burn begins."""
         judged, bad = (_sums(one, self._long) for one in (self._minutes.judged, self._minutes.bad))
         over = (self._bad > self._share * self._judged) & (bad > self._share * judged)
         fires = np.flatnonzero(over & (bad >= self._rule.least_bad))
-        if not len(fires):
-            return []
-        rates = self._bad[fires] / self._judged[fires] / self._budget
-        begins = np.flatnonzero(np.diff(self._last_calm[fires], prepend=-2))
-        found = []
-        for some, of_some in zip(np.split(fires, begins[1:]), np.split(rates, begins[1:]), strict=True):
-            last = int(some[-1])
-            began = self._began(last)
-            ended = self._ended(began or 0, last)
-            if began is not None and self._minutes.bad[began : ended + 1].sum() < self._rule.least_bad:
-                continue
-            found.append(
-                Stretch(
-                    rule=self._rule,
-                    first=None if began is None else began + self._minutes.first,
-                    last=ended + self._minutes.first,
-                    lasts=last == len(self._judged) - 1,
-                    peak=float(of_some.max()),
-                )
-            )
-        return found
+        return fires, np.flatnonzero(np.diff(self._last_calm[fires], prepend=-2))
+
+    def _stretch(self, fires: Ints) -> Stretch | None:
+        """The burn whose rule fires in these minutes."""
+        last = int(fires[-1])
+        began = self._began(last)
+        ended = self._ended(began or 0, last)
+        if began is not None and self._minutes.bad[began : ended + 1].sum() < self._rule.least_bad:
+            return None
+        return Stretch(
+            rule=self._rule,
+            first=None if began is None else began + self._minutes.first,
+            last=ended + self._minutes.first,
+            lasts=last == len(self._judged) - 1,
+            peak=float((self._bad[fires] / self._judged[fires]).max()) / self._budget,
+        )
 
     def began(self) -> int | None:
         """The minute in which the burn began that lasts in the last minute; the next one if none of them has a part.

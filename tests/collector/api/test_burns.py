@@ -231,7 +231,7 @@ def test_a_burn_of_more_slos_than_before_is_not_read_from_what_was_remembered_of
         found = [
             client.get("/api/v1/incidents", params={"start": "-3h", "end": end}).json()["incidents"] for end in ends
         ]
-    assert [[one["slo"] for one in of] for of in found] == [["strict"], ["wide", "strict", "strict"], ["strict"]]
+    assert [[one["slo"] for one in of] for of in found] == [["strict"], ["strict", "wide", "strict"], ["strict"]]
     assert [[one["requests_affected"] for one in of] for of in found] == [[224], [599, 599, 224], [224]]
 
 
