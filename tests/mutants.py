@@ -34,7 +34,7 @@ from tests.conftest import PROCESSES
 from tests.reached import PRODUCT, merged
 
 ROOT = Path(__file__).parents[1]
-MOST_FILES = 6
+MOST_FILES = 8
 TEST_S, LIMIT_S, DAY_S = 120, 300, 86_400
 REACHED = ROOT / ".pytest_cache" / "reached.json"
 PYTEST = ("-q", "-rfE", "--tb=no", "-p", "no:cacheprovider")
@@ -143,7 +143,10 @@ class Suite:
         names = {f"test_{stem}.py", f"test_{stem}s.py", f"test_{parent}_{stem}.py"}
         tests = {test for test in self._texts if test.name.startswith("test_")}
         of_part = {test for test in tests if test.parts[1] == file.parts[0]}
-        near = {one for one in of_part if one.name in names or (room and Path("tests", *room, parent) in one.parents)}
+        its, outer = (
+            {one for one in of_part if Path("tests", *some) in one.parents} for some in ([*room, parent], room)
+        )
+        near = {one for one in of_part if one.name in names} | ((its or outer) if room else set())
         users = self._users(mutation)
         entering = set().union(*(self._entering[function] for function in users))
         by_use = {test: (Path(test.partition("::")[0]) not in near, len(self._reached[test][1])) for test in entering}
@@ -152,8 +155,8 @@ class Suite:
                 found, seconds = [*found, test], seconds + self._reached[test][0]
         words = re.compile(rf"\b({'|'.join(re.split('[:.]', user)[-1] for user in users) or stem})\b")
         module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
-        outer, _, name = module.rpartition(".")
-        imported = re.compile(rf"\b{module}\b|from {outer} import [^\n]*\b{name}\b")
+        package, _, name = module.rpartition(".")
+        imported = re.compile(rf"\b{module}\b|from {package} import [^\n]*\b{name}\b")
         near |= {test for test in tests if imported.search(self._texts[test])}
         known = {Path(test.partition("::")[0]) for test in self._reached}
         rest = {

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import partial
 
 import pytest
 import yaml
@@ -85,6 +86,19 @@ class TestFile:
         write(text(CHAT | {"description": "reads well", "owner": "me"}))
         assert file.slos()[0].owner == "me"
         assert file.changes(0, clock() + 1) == []
+
+    def test_one_that_cannot_hold_here_is_refused_at_the_start_and_later(self, opened, write):
+        def check(slos):
+            if slos[0].name != "chat":
+                raise ValueError(f"slos[0]: {slos[0].name} cannot be kept")
+
+        file = opened(check=check)
+        write(text(CHAT | {"name": "long"}))
+        assert [slo.name for slo in file.slos()] == ["chat"]
+        assert "long cannot be kept" in file.problem
+        for start in (partial(SloFile, slos=opened().slos()), opened):
+            with pytest.raises(ValueError, match="long cannot be kept"):
+                start(check=check)
 
     @pytest.mark.parametrize(
         ("content", "problem"),
