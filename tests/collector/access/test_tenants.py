@@ -27,6 +27,7 @@ METRICS = (
     "itl",
     "e2e",
     "queue",
+    "gap",
     "requests",
     "failed",
     "cancelled",

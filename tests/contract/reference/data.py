@@ -17,7 +17,9 @@ from collector.slo.durations import format_duration
 from collector.slo.severity import SEVERITIES
 from tests.contract.reference.text import table
 
-FAULTS: Final = Path(__file__).parents[3] / "benchmarks" / "results" / "explain.json"
+_RESULTS: Final = Path(__file__).parents[3] / "benchmarks" / "results"
+FAULTS: Final = _RESULTS / "explain.json"
+COUNTS: Final = _RESULTS / "alerts_counts.json"
 MARKS: Final = {"full": "●", "partly": "◐", "none": "○"}
 
 
@@ -44,6 +46,17 @@ def conditions(_: str, __: str) -> str:
         for name, condition in load_conditions().items()
     )
     return table(head, rows)
+
+
+def tickets(_: str, __: str) -> str:
+    """False tickets of conditions that compare or count, of the last run of `python -m benchmarks.alerts_counts`."""
+    numbers = json.loads(COUNTS.read_text())["numbers"]
+    found = numbers["tickets in 30 days"]
+    rows = (
+        (f"`{name}`", healthy, *(f"{times:.1f}" for times in found[name].values()))
+        for name, healthy in numbers["healthy"].items()
+    )
+    return table(("condition", "healthy", *next(iter(found.values()))), rows)
 
 
 def causes(_: str, __: str) -> str:
