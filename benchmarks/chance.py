@@ -12,24 +12,34 @@ import numpy as np
 import typer
 
 from benchmarks.report import JsonPath, Quick, publish
-from collector.measure.chance import Ratios
+from collector.measure.chance import Floats, Ratios, Sample
 from collector.measure.check import against_latency
-from collector.measure.sides import Rows, alike_samples
+from collector.measure.sides import Rows, alike_samples, alike_tokens
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 SIZES = (150, 1000, 6000)
 KINDS = ("plain", "ties", "sampled", "bursts", "longer prompts")
+OF_TOKENS = ("tokens", "tokens in ties", "tokens, longer answers")
+LESS = (150, 1000)
+"""Sizes of sets whose tokens are compared."""
 
 
 def main(
     quick: Quick = False,
     json: JsonPath = None,
     runs: Annotated[int, typer.Option(help="Pairs of each kind and size, and gates.", min=10)] = 1000,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Waits for tokens alone: a result of its own.")] = False,
 ) -> None:
-    """Compare and print. 1,000 runs take about 20 minutes of one core; --quick is 100."""
+    """Compare and print. 1,000 runs take about 20 minutes of one core, of tokens alone 4; --quick is 100."""
     runs = 100 if quick else runs
     random = np.random.default_rng(1)
     numbers: dict[str, Any] = {"runs": runs}
+    if tokens:
+        for kind in OF_TOKENS:
+            for n in LESS:
+                numbers |= _intervals(random, runs, kind, n)
+        publish("chance_tokens", numbers, packages=("numpy",), quick=quick, path=json)
+        return
     for kind in KINDS:
         for n in SIZES:
             numbers |= _intervals(random, runs, kind, n)
@@ -61,24 +71,49 @@ def requests(
     }  # fmt: skip
 
 
+def waits(random: np.random.Generator, n: int, kind: str, *, longer: float = 1.0) -> tuple[Rows, Floats]:
+    """Requests and the waits for their tokens, as sql/queries/compare_tokens.sql gives them.
+
+    The wait depends on the length of the answer, and those of one request go together. In ties, two tokens of three
+    come with the one before.
+    """
+    rows: dict[str, Floats] = {**requests(random, n)}
+    answers = np.ceil(random.lognormal(2.5, 0.7, n) * longer)
+    of = np.repeat(np.arange(n), answers.astype(np.int64))
+    ns = ((20 + answers / 5) * random.lognormal(0, 0.3, n))[of] * random.lognormal(0, 0.3, len(of))
+    if kind == "tokens in ties":
+        ns = np.where(random.random(len(of)) < 1 / 3, np.ceil(ns / 5) * 5, 0.0)
+    rows |= {"key": np.arange(n, dtype=np.float64), "output": answers + 1}
+    return rows, np.stack([of * 1.0, ns], axis=1)
+
+
+def _pair(random: np.random.Generator, kind: str, n: int) -> tuple[Sample, Sample] | None:
+    if kind in OF_TOKENS:
+        longer = 1.5 if kind == "tokens, longer answers" else 1.0
+        sides = waits(random, n, kind), waits(random, n, kind, longer=longer)
+        return alike_tokens([rows for rows, _ in sides], [tokens for _, tokens in sides])
+    longer = 2.0 if kind == "longer prompts" else 1.0
+    return alike_samples(requests(random, n, kind), requests(random, n, kind, prompts=longer), "ttft")
+
+
 def _intervals(random: np.random.Generator, runs: int, kind: str, n: int) -> dict[str, float | str]:
     held: Counter[str] = Counter()
     bounded: Counter[str] = Counter()
     bare: Counter[str] = Counter()
     for _ in range(runs):
-        longer = 2.0 if kind == "longer prompts" else 1.0
-        pair = alike_samples(requests(random, n, kind), requests(random, n, kind, prompts=longer), "ttft")
+        pair = _pair(random, kind, n)
         assert pair is not None
         ratios = Ratios(*pair, [*LEVELS.values()])
         for name, level in LEVELS.items():
             interval = ratios.interval(level)
-            assert interval is not None
+            if interval is None:  # the percentile is 0
+                continue
             held[name] += interval.low <= 1 <= interval.high
             bounded[name] += interval.low > 0 and interval.high < np.inf
             bare[name] += not 0.9 < interval.estimate < 1.1
     return {
-        **{f"{kind}, {n}, {name}: intervals that hold 1": held[name] / runs for name in LEVELS},
-        **{f"{kind}, {n}, {name}: bounded": bounded[name] / runs for name in LEVELS if bounded[name] < runs},
+        **{f"{kind}, {n}, {name}: intervals that hold 1": held[name] / runs for name in LEVELS if name in held},
+        **{f"{kind}, {n}, {name}: bounded": bounded[name] / runs for name in held if bounded[name] < runs},
         f"{kind}, {n}, p99: estimates that are off by over 10 %": bare["p99"] / runs,
     }
 
