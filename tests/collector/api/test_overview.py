@@ -116,6 +116,7 @@ def test_large_answers_are_compressed_for_those_who_accept_it(api, busy):
     packed = api.client.get(path, headers={"accept-encoding": "gzip"})
     plain = api.client.get(path, headers={"accept-encoding": "identity"})
     assert packed.headers["content-encoding"] == "gzip"
+    path = "/openapi.json"  # costs less
     assert api.client.get(path, headers={"accept-encoding": "br, gzip;q=0.5"}).headers["content-encoding"] == "gzip"
     for refusing in ("identity", "gzip;q=0", "GZip; q=0.000, *", "deflate, gzip;q=0 , br"):
         answer = api.client.get(path, headers={"accept-encoding": refusing})

@@ -257,7 +257,7 @@ class TestOther:
         )
 
     def test_in_danger(self, rows, api):
-        store(rows, chats(20_000), ago=20 * DAY, explained=())
+        store(rows, chats(200, weight=100.0), ago=20 * DAY, explained=())
         store(rows, [*chats(80), *slow(20)], ago=100)
         answer = api("verdict")
         assert answer["state"] == "danger"
@@ -269,7 +269,7 @@ class TestOther:
 
     def test_a_budget_that_ends_within_a_day_is_in_danger_also_while_no_rule_fires(self, rows, api):
         rows.requests([{"slo_class": "chat", "ended": NOW - 20 * DAY * SECOND, "ttft_ns": 900 * MS}] * 125)
-        store(rows, chats(2000), ago=20 * DAY, explained=())
+        store(rows, chats(20, weight=100.0), ago=20 * DAY, explained=())
         store(rows, chats(500), ago=2 * DAY, explained=())
         store(rows, [*chats(20), *slow(3)], ago=800)
         answer = api("verdict")
