@@ -107,6 +107,7 @@ def test_a_certificate_of_a_ca_of_ones_own(serve, monkeypatch, tmp_path):
     assert get(url) == ""
     monkeypatch.delenv("TOKENTRAIL_API_TLS_CA")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))  # OpenSSL's name for the CAs of this machine
+    assert get(url) == ""
     with client(url, 60) as http:
         assert [http.get(address).status_code for address in (serve(), url, url)] == [200] * 3
 
