@@ -43,6 +43,11 @@ class Sink:
         """All spans so far."""
         return [span for body in self._bodies["traces"] for span in parse_spans(body)]
 
+    @property
+    def traces(self) -> bytes:
+        """All bodies of spans so far, as one request."""
+        return b"".join(self._bodies["traces"])
+
     def keep(self, folder: Path) -> None:
         """Write the bodies of each signal that has some, one behind the other, as one zipped request."""
         for signal_name, bodies in self._bodies.items():

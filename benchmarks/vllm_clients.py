@@ -16,6 +16,8 @@ from tokentrail import now_ns
 
 MODEL: Final = "random-llama"
 WORDS: Final = 2_000
+LONG_PROMPT: Final = 900
+"""Tokens. vLLM computes them in one step, which all that decode then wait for."""
 PARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -84,6 +86,26 @@ async def greedy_requests(url: str, share: int) -> list[Call]:
             _chat(client, "chat", _prompt(30, rng), rng.randint(60, 200), temperature=0) for _ in range(16 // share)
         ]
         return await _all(chats, 8)
+
+
+async def explained_requests(url: str, share: int) -> list[Call]:
+    """A prompt of `LONG_PROMPT` tokens while six chats decode, and then more chats than the blocks hold."""
+    rng = random.Random(5)
+    calls = [Call("chat") for _ in range(6)]
+    under_way, arrived = asyncio.Event(), Call("chat")
+
+    def check() -> None:
+        if min(len(call.arrivals) for call in calls) >= 4:
+            under_way.set()
+
+    async def come_late() -> None:
+        await under_way.wait()
+        await _stream(client, arrived, _prompt(LONG_PROMPT, rng), 20)
+
+    async with AsyncOpenAI(base_url=url + "/v1", api_key="-", max_retries=0, timeout=600) as client:
+        chats = [_stream(client, call, _prompt(20, rng), 120, seen=check) for call in calls]
+        await asyncio.gather(come_late(), *chats)
+    return [*calls, arrived, *await long_requests(url, share)]
 
 
 async def killed_requests(url: str, _: int) -> list[Call]:

@@ -3,7 +3,8 @@
 `make test-vllm` runs it. It starts a real vLLM of another environment (option `python`) with a random model, once for
 each of `RUNS`, and fails where a count differs. `mixed` has 60 requests: chat and completions, streamed and not,
 n = 2, stop strings, several prompts in one call, aborts, refusals, callers' traces, tenants. `death` kills the engine
-core while six requests are open. `cost`: the time that vLLM's event loop spends on one token, with and without the
+core while six requests are open. In `explained`, vLLM tells the time and tokens of its steps, and the collector's
+causes are those that happened. `cost`: the time that vLLM's event loop spends on one token, with and without the
 recording (`benchmarks/vllm_loop.py`). The option `tape` keeps the calls of the hooks, which the tests replay.
 """
 
@@ -30,8 +31,18 @@ import typer
 
 from benchmarks.report import JsonPath, Quick, publish
 from benchmarks.sink import Sink
-from benchmarks.vllm_clients import MODEL, WORDS, Load, greedy_requests, killed_requests, long_requests, mixed_requests
+from benchmarks.vllm_clients import (
+    MODEL,
+    WORDS,
+    Load,
+    explained_requests,
+    greedy_requests,
+    killed_requests,
+    long_requests,
+    mixed_requests,
+)
 from benchmarks.vllm_compare import compare, truth
+from benchmarks.vllm_explained import explained
 
 SERVE: Final = (
     *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--served-model-name", MODEL),
@@ -57,6 +68,7 @@ RUNS: Final = {
     "speculative": Run(greedy_requests, ("--speculative-config", NGRAM)),
     "data_parallel": Run(mixed_requests, (*MIDDLEWARE, "--data-parallel-size", "2"), engines=2),
     "api_servers": Run(mixed_requests, (*MIDDLEWARE, "--api-server-count", "2")),
+    "explained": Run(explained_requests, ("--enable-logging-iteration-details",)),
     "death": Run(killed_requests, survives=False),
 }
 
@@ -86,10 +98,13 @@ def main(
                 with server(python, Path(folder), sink.url, flags, tape and tape / name) as url:
                     calls = asyncio.run(load(url, 4 if quick else 1))
                     metrics = httpx.get(url + "/metrics").text if survives else None
-                spans = sink.spans()
+                spans, bodies = sink.spans(), sink.traces
             if tape:
                 keep(tape / name, truth(calls, metrics))
-            numbers |= {f"{name}_{key}": value for key, value in compare(calls, metrics, spans, engines).items()}
+            told = compare(calls, metrics, spans, engines)
+            if name == "explained":
+                told |= explained(bodies)
+            numbers |= {f"{name}_{key}": value for key, value in told.items()}
     if cost:
         numbers |= event_loop_cost(python)
     publish("vllm_inside", numbers, packages=("tokentrail", "openai"), quick=quick, path=json)

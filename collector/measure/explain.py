@@ -15,7 +15,7 @@ from collector.measure import explained, verdicts
 from collector.measure.answers import WindowOut
 from collector.measure.culprits import exemplars, of_kv, of_processes, of_prompts
 from collector.measure.evaluation import Counted, count, open_requests
-from collector.measure.explained import MOST_CHOSEN, MOST_TYPICAL, Array, Bounds, Explained, Metric, Rows, TypicalRows
+from collector.measure.explained import MOST_CHOSEN, MOST_TYPICAL, Array, Explained, Metric, Rows
 from collector.measure.explanation import (
     HIDDEN_FROM,
     Culprit,
@@ -35,6 +35,8 @@ from collector.measure.replayed import Replays, read_replays
 from collector.measure.served import Served, advice, read_models, read_processes
 from collector.measure.slowest import by_group, by_model, slowest
 from collector.measure.tail import Beyond, Floats, shares
+from collector.measure.times import rfc3339
+from collector.measure.typical import TypicalOfModels, good_ones, typical_of
 from collector.measure.waiting import waiting
 from collector.measure.window import Window
 from collector.slo.cells import Cells
@@ -72,26 +74,37 @@ def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Qu
     sampled = counted.errors is not None
     of_slo = TRUE if question.slo is None else selects(question.slo, "chosen")
     population = replace(counted.window, filter=all_of(counted.window.filter, of_slo))
-    bounds = explained.read_bounds(reader, population, question.metric or "ttft", question.quantile, sampled=sampled)
+    cells = Cells(question.promises)
     if question.metric is None:
         judged = counted.population.judged
-        bad = judged.of_all_slos().bad & judged.ended
-        asked = verdicts.in_cells(Cells(question.promises), counted.population, bad, "bad")
+        bad, tail_us = judged.of_all_slos().bad & judged.ended, None
+        asked = verdicts.in_cells(cells, counted.population, bad, "bad")
         expected = float(counted.population.count(bad))
     else:
-        asked = explained.in_tail(question.metric, bounds.percentile)
-        expected = bounds.known * (1 - question.quantile)
+        tail = explained.read_percentile(reader, population, question.metric, question.quantile, sampled=sampled)
+        tail_us = tail.us
+        asked = explained.in_tail(question.metric, tail_us)
+        expected = tail.known * (1 - question.quantile)
     chosen_window = replace(population, filter=all_of(population.filter, asked))
     every = explained.one_in(expected, MOST_CHOSEN)
     every_typical = explained.one_in(counted.requests.total, MOST_TYPICAL)
     chosen = explained.read_chosen(reader, chosen_window, question.promises, every)
     known = Explained.nothing()
     if len(chosen):
-        known = explained.read_explained(reader, population, chosen_window, every_typical, every)
+        known = explained.read_explained(reader, population, chosen_window, cells, every_typical, every)
     is_sample = max(every, every_typical) > 1
     scale = expected / float(chosen["weight"].sum()) if every > 1 and len(chosen) else 1.0
-    rows, typical = Rows.of(chosen, known, scale), explained.typical_of(known, bounds, every_typical)
-    answer = _Answer(reader, question, counted, population, chosen, every, scale, is_sample, rows, bounds, typical)
+    rows, pool, since_ns = Rows.of(chosen, known, scale), known.one_in(every_typical), population.start_ns
+    if question.metric is None:
+        models = np.unique(rows.rows["model"])
+        pool, since_ns = good_ones(reader, population, pool, cells, lambda judged: judged.of_all_slos().good, models)
+    else:
+        pool = pool.at(np.flatnonzero(pool.rows["ok"]))
+    is_tail_alone = bool(question.metric and question.quantile) and pool.n <= rows.n
+    typical = None if is_tail_alone else typical_of(pool)
+    answer = _Answer(
+        reader, question, counted, population, chosen, every, scale, is_sample, rows, tail_us, typical, since_ns
+    )
     return answer.build()
 
 
@@ -111,13 +124,16 @@ class _Answer:
     is_sample: bool
     """There were too many to read all, of the chosen ones or of those among which typical ones are looked for."""
     rows: Rows
-    bounds: Bounds
-    typical: TypicalRows | None
+    tail_us: float | None
+    """Where the tail begins; None for a verdict."""
+    typical: TypicalOfModels | None
+    since_ns: int
+    """The first of the typical ones ended then or later."""
 
     def build(self) -> Explanation:
         question, in_flight = self.question, open_requests(self.reader, self.counted.window)
         parts, selected, attainment = self._parts(), self._selected(), self.counted.requests.attainment
-        is_tail, value_s = question.metric is not None, explained.as_seconds(self.bounds.percentile)
+        is_tail, value_s = question.metric is not None, explained.as_seconds(self.tail_us)
         bad = in_flight.judged(question.promises).of_all_slos().in_flight_violations
         not_ended = waiting(self.reader, self.counted.window, in_flight, bad)
         return Explanation(
@@ -153,7 +169,7 @@ class _Answer:
 
     @cached_property
     def _beyond(self) -> Beyond:
-        typical = None if self.typical is None else self.typical.typical
+        typical = None if self.typical is None else self.typical.like(self.rows.rows["model"])
         return Beyond.of(self.rows.times, typical, explained.parts_of(self.question.metric))
 
     def _sum(self, values: Floats) -> float:
@@ -182,13 +198,18 @@ class _Answer:
         return round(weight, 3) if self.counted.errors is not None else round(weight)
 
     def _typical(self) -> TypicalOut | None:
-        if self.typical is None or self.bounds.ttft is None:
+        if self.typical is None or not self.rows.n:
             return None
-        low, high = self.bounds.tpot or (None, None)
+        low, high = self.typical.tpot or (None, None)
+        kind = "good requests" if self.question.metric is None else "requests that ended ok,"
+        earlier = f" since {rfc3339(self.since_ns)}" if self.since_ns < self.population.start_ns else ""
         return TypicalOut(
+            text=f"the middle half of {kind} of the same model{earlier}",
+            start=rfc3339(self.since_ns),
+            end=rfc3339(self.population.end_ns),
             ttft_requests=self.typical.first_n,
-            ttft_from_s=self.bounds.ttft[0] / 1e6,
-            ttft_to_s=self.bounds.ttft[1] / 1e6,
+            ttft_from_s=self.typical.ttft[0] / 1e6,
+            ttft_to_s=self.typical.ttft[1] / 1e6,
             rest_requests=self.typical.rest_n,
             tpot_from_s=explained.as_seconds(low),
             tpot_to_s=explained.as_seconds(high),
@@ -339,7 +360,19 @@ class _Answer:
     def _note(self) -> str | None:
         """What the answer lacks, and why."""
         replayed = f"no replay: {self._replays}" if isinstance(self._replays, str) else None
-        return "; ".join(filter(None, (self._missing(), replayed))) or None
+        return "; ".join(filter(None, (self._missing(), self._compared(), replayed))) or None
+
+    def _compared(self) -> str | None:
+        """What typical ones are not as usual."""
+        if not self.rows.n:
+            return None
+        if self.typical is None:
+            kind = "good request of the time and of the day before it" if self.question.metric is None else "request"
+            return f"no {kind} is explained, so nothing is known of what is typical"
+        others = round(float(self.rows.weight[~self.typical.knows(self.rows.rows["model"])].sum()))
+        if not others:
+            return None
+        return f"{others} requests are compared with other models, since no good one of their own is known"
 
     def _missing(self) -> str | None:
         n = self.every * len(self.chosen)

@@ -1,4 +1,4 @@
-"""Reads where the time of requests went: of those that a question chooses, and of the typical ones beside them."""
+"""Reads where the time of requests went: of those that a question chooses, and of others beside them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from collector.causes.names import PARTS
 from collector.measure.reader import Reader
-from collector.measure.tail import Bad, Bools, Floats, Of, Times, Typical
+from collector.measure.tail import Bad, Bools, Floats, Of, Times
 from collector.measure.verdicts import Threshold
 from collector.measure.window import Window
 from collector.query.template import part
@@ -25,6 +25,7 @@ Array = npt.NDArray[Any]
 
 MOST_CHOSEN: Final = 25_000
 MOST_TYPICAL: Final = 25_000
+MOST_JUDGED: Final = 20_000
 """Of more requests, every second, third, … one is read, by its key, and stands for so many."""
 _CHOSEN: Final = np.dtype(
     [
@@ -38,14 +39,13 @@ ROW: Final = np.dtype(
     [
         *(("end_ns", "<i8"), ("key", "<u4"), ("process", "<u8"), ("weight", "<f8"), ("later", "<u4")),
         *(("tpot_more_us", "<u4"), ("error_permille", "<u2"), ("level", "u1"), ("first_token", "u1")),
-        *(("is_bound", "u1"), ("ok", "u1"), ("times", "<u4", len(COLUMNS))),
+        *(("is_bound", "u1"), ("ok", "u1"), ("times", "<u4", len(COLUMNS)), ("model", "<u8"), ("cell", "<u8")),
     ]
 )
-"""A row of causes with these columns in `times`."""
+"""A row of causes with these columns in `times`. `cell` is that of the promises that were asked about."""
 _OK, _FAILED, _CANCELLED = 1, 2, 3
 FIRST_TOKEN_KNOWN: Final = 1
 _ERROR_UNKNOWN: Final = 65535
-QUARTILES: Final = (0.25, 0.75)
 _OF_METRIC: Final[dict[Metric, tuple[str, Sequence[Of]]]] = {
     "ttft": (f"ttft_us BETWEEN 1 AND {LARGEST_US}", ["ttft"]),
     "tpot": (f"tpot_us BETWEEN 1 AND {LARGEST_US} AND tpot_at_most_ns IS NULL", ["rest"]),
@@ -61,43 +61,25 @@ def parts_of(metric: Metric | None) -> Sequence[Of]:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """The middle half of TTFT and of TPOT, in µs, and the percentile that was asked for. None: of no request."""
+class Percentile:
+    """A percentile in µs, None of no request, and the number of requests that have the metric."""
 
-    ttft: tuple[float, float] | None
-    tpot: tuple[float, float] | None
-    percentile: float | None
+    us: float | None
     known: int
-    """The requests that have the metric."""
 
 
-def read_bounds(reader: Reader, population: Window, metric: Metric, quantile: float, *, sampled: bool) -> Bounds:
-    """Percentiles of the requests that ended ok; by weight, where requests were sampled."""
-    conditions = {name: f"status = 'ok' AND {known}" for name, (known, _) in _OF_METRIC.items()}
-
-    def quantiles(name: Metric, levels: Sequence[float]) -> Fragment:
-        at = ", ".join(f"{level:.9f}" for level in levels)
-        if sampled:
-            value = f"{name}_us, toUInt64(weight * 1000), {conditions[name]}"
-            return Fragment(f"quantilesExactWeightedIf({at})({value})")
-        return Fragment(f"quantilesExactInclusiveIf({at})({name}_us, {conditions[name]})")
-
-    fragments = {
-        "ttft_quartiles": quantiles("ttft", QUARTILES),
-        "tpot_quartiles": quantiles("tpot", QUARTILES),
-        "percentile": quantiles(metric, [quantile]),
-        **{f"{name}_known": Fragment(conditions[name]) for name in ("ttft", "tpot")},
-        "known": Fragment(conditions[metric]),
-        "filter": population.filter,
-    }
-    row = reader.queries.row("explain_bounds", fragments, **population.bounds)
-
-    def pair(name: str) -> tuple[float, float] | None:
-        low, high = row[name]
-        return (float(low), float(high)) if row[f"{name}_known"] else None
-
-    (percentile,) = row["percentile"]
-    return Bounds(pair("ttft"), pair("tpot"), float(percentile) if row["known"] else None, row["known"])
+def read_percentile(
+    reader: Reader, population: Window, metric: Metric, quantile: float, *, sampled: bool
+) -> Percentile:
+    """A percentile of the requests that ended ok; by weight, where requests were sampled."""
+    has_it = f"status = 'ok' AND {_OF_METRIC[metric][0]}"
+    if sampled:
+        value = Fragment(f"quantileExactWeightedIf({quantile:.9f})({metric}_us, toUInt64(weight * 1000), {has_it})")
+    else:
+        value = Fragment(f"quantileExactInclusiveIf({quantile:.9f})({metric}_us, {has_it})")
+    fragments = {"percentile": value, "known": Fragment(has_it), "filter": population.filter}
+    row = reader.queries.row("explain_percentile", fragments, **population.bounds)
+    return Percentile(float(row["percentile"]) if row["known"] else None, row["known"])
 
 
 def in_tail(metric: Metric, at_least_us: float | None) -> Fragment:
@@ -165,13 +147,21 @@ class Explained:
         some = Times(times.ttft[:, places], times.rest[:, places], times.later[places], times.has_token[places])
         return Explained(self.rows[places], some, self.ttft_us[places], self.tpot_us[places])
 
+    def one_in(self, every: int) -> Explained:
+        """By their keys one in so many, which stands for so many."""
+        found = self.at(np.flatnonzero(self.rows["key"] % np.uint32(every) == 0))
+        found.rows["weight"] *= every
+        return found
+
     @property
     def n(self) -> int:
         """The number of rows."""
         return len(self.rows)
 
 
-def read_explained(reader: Reader, population: Window, chosen: Window, every: int, every_chosen: int) -> Explained:
+def read_explained(
+    reader: Reader, population: Window, chosen: Window, cells: Cells, every: int, every_chosen: int
+) -> Explained:
     """The causes of a population, by their keys of one request in `every`, and of those that are chosen."""
     keys = FALSE
     if every > 1:
@@ -180,8 +170,18 @@ def read_explained(reader: Reader, population: Window, chosen: Window, every: in
             f"(request_key % {{every_chosen:UInt32}} = 0 AND {asked.sql})",
             {**asked.parameters, **chosen.bounds, "every_chosen": every_chosen},
         )
-    fragments = {"times": Fragment(", ".join(COLUMNS)), "filter": of_causes(population), "chosen": keys}
+    fragments = {**_causes_of(population, cells), "chosen": keys}
     return Explained.of(reader.queries.array("explain_rows", fragments, ROW, **population.bounds, every=every))
+
+
+def read_judged(reader: Reader, window: Window, cells: Cells) -> Explained:
+    """The causes of a window's requests. Of more than `MOST_JUDGED`, some stand for the others by their weight."""
+    fragments = _causes_of(window, cells)
+    return Explained.of(reader.queries.array("explain_judged", fragments, ROW, **window.bounds, most=MOST_JUDGED))
+
+
+def _causes_of(window: Window, cells: Cells) -> dict[str, Fragment]:
+    return {"times": Fragment(", ".join(COLUMNS)), "filter": of_causes(window), "cell": cells.cell}
 
 
 def of_causes(window: Window) -> Fragment:
@@ -261,34 +261,6 @@ def marks(end_ns: npt.NDArray[np.int64], key: npt.NDArray[Any]) -> npt.NDArray[n
 
 def _microseconds(values: npt.NDArray[np.uint32]) -> Floats:
     return np.where(values == UNKNOWN_US, np.nan, values.astype(np.float64))
-
-
-@dataclass(frozen=True)
-class TypicalRows:
-    """The typical times, and how many requests they are of."""
-
-    typical: Typical
-    first_n: int
-    rest_n: int
-
-
-def typical_of(known: Explained, bounds: Bounds, every: int) -> TypicalRows | None:
-    """The mean times of the middle half of a population; None without any that is explained."""
-    if bounds.ttft is None:
-        return None
-    rows, times = known.rows, known.times
-    ok = (rows["ok"] == 1) & (rows["key"] % np.uint32(every) == 0)
-    low, high = bounds.tpot or (1.0, 0.0)
-    first = ok & (rows["first_token"] == FIRST_TOKEN_KNOWN)
-    first &= (known.ttft_us >= bounds.ttft[0]) & (known.ttft_us <= bounds.ttft[1])
-    rest = ok & (known.tpot_us >= low) & (known.tpot_us <= high)
-    if not first.any():
-        return None
-    weight = rows["weight"]
-    mean = times.ttft[:, first] @ weight[first] / weight[first].sum()
-    later = float(weight[rest] @ times.later[rest])
-    rate = times.rest[:, rest] @ weight[rest] / later if later else np.zeros(len(PARTS))
-    return TypicalRows(Typical(mean, rate), int(first.sum()), int(rest.sum()))
 
 
 def as_seconds(us: float | None) -> float | None:

@@ -127,8 +127,14 @@ class Selected(Answer):
 
 
 class TypicalOut(Answer):
-    """The requests that the selected ones are compared with: the middle half of those that ended ok."""
+    """The requests that the selected ones are compared with, each with those of its model: the middle half of good ones
+    in place of bad ones, and of those that ended ok in place of a tail. The ranges are over all of these models."""
 
+    text: str
+    """What they are: `the middle half of good requests of the same model`."""
+    start: str
+    """They ended between this moment and `end`: before the window too, if it has few good ones of a model."""
+    end: str
     ttft_requests: int
     """The explained ones with a TTFT between the two."""
     ttft_from_s: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -11,12 +12,14 @@ from collector.answer import Answer
 from collector.causes.names import PARTS, load_causes
 from collector.measure import explained
 from collector.measure.culprits import OF_PROMPTS, of_kv, of_victim
-from collector.measure.explained import MOST_TYPICAL, Rows
+from collector.measure.explained import Rows
 from collector.measure.explanation import Culprit, Level
 from collector.measure.reader import Reader
 from collector.measure.tail import Beyond
 from collector.measure.times import HOUR_NS, SECOND_NS
+from collector.measure.typical import good_ones, typical_of
 from collector.measure.window import Window
+from collector.slo.cells import Cells
 from collector.sql.fragment import Fragment, all_of
 
 _LIKE_IT: Final = ("model", "slo_class", "vantage")
@@ -62,20 +65,25 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
         " AND span_id = toFixedString(unhex({own_span:String}), 8)"
     )
     own = Window(row["ended_ns"], row["ended_ns"] + 1, all_of(window.filter, Fragment(itself, ids)))
-    chosen = explained.read_chosen(reader, own, [], 1)
-    bounds = explained.read_bounds(reader, window, "ttft", 0.0, sampled=False)
-    every = explained.one_in(bounds.known, MOST_TYPICAL)
-    known = explained.read_explained(reader, window, own, every, 1)
-    rows, typical = Rows.of(chosen, known, 1), explained.typical_of(known, bounds, every)
+    cells = Cells(reader.slos)
+    key = Fragment("request_key = {own_key:UInt32}", {"own_key": row["request_key"] & 0xFFFFFFFF})
+    known = explained.read_judged(reader, replace(own, filter=key), cells)
+    rows = Rows.of(explained.read_chosen(reader, own, [], 1), known, 1)
     if not rows.n:
         return RequestCauses(level=None, causes=[], typical_ttft_s=None, typical_rest_s=None)
+    pool = explained.read_judged(reader, window, cells)
+    if cells.judged(rows.rows["cell"]).of_all_slos().bad.any():
+        pool, _ = good_ones(reader, window, pool, cells, lambda judged: judged.of_all_slos().good, rows.rows["model"])
+    else:
+        pool = pool.at(np.flatnonzero(pool.rows["ok"]))
+    typical = typical_of(pool)
     level: Level = get_args(Level)[int(rows.rows["level"][0])]
     prompts = [PARTS.index(name) for name in OF_PROMPTS]
     delayed = any(times[prompts].any() for times in (rows.times.ttft, rows.times.rest))
     of_prompts = of_victim(reader, row) if level == "steps" and delayed else {}
     found, usual, named = [], {}, load_causes()
     for of, whole_ns in _wholes(row).items():
-        beyond = Beyond.of(rows.times, None if typical is None else typical.typical, [of])
+        beyond = Beyond.of(rows.times, None if typical is None else typical.like(rows.rows["model"]), [of])
         usual[f"typical_{of}_s"] = None if typical is None else float(beyond.typical[:, 0].sum()) / 1e6
         times_ns = np.round(1000 * beyond.time[:, 0]).astype(np.int64)
         times_ns[times_ns.argmax() if times_ns.any() else -1] += whole_ns - int(times_ns.sum())

@@ -12,6 +12,7 @@ from collector.measure.explained import Explained, read_explained
 from collector.measure.explanation import Level
 from collector.measure.reader import Reader
 from collector.measure.window import Window
+from collector.slo.cells import Cells
 from collector.sql.fragment import Fragment
 
 
@@ -44,7 +45,7 @@ def causes_of_rows(reader: Reader, rows: Sequence[Mapping[str, Any]]) -> list[Ro
         {"row_ends": sorted({*ends}), "row_keys": sorted({row["key"] for row in rows})},
     )
     window = Window(0, max(ends) + 1, theirs)
-    known = read_explained(reader, window, window, 1, 1)
+    known = read_explained(reader, window, window, Cells([]), 1, 1)
     keys = zip(known.rows["end_ns"].tolist(), known.rows["key"].tolist(), strict=True)
     places = {key: place for place, key in enumerate(keys)}
     found = (places.get((end, row["key"])) for end, row in zip(ends, rows, strict=True))

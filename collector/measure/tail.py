@@ -50,23 +50,26 @@ class Times:
 
 @dataclass(frozen=True)
 class Typical:
-    """The middle half: those with TTFT in P25 to P75, and those with TPOT in P25 to P75."""
+    """Means of the middle half: of those with TTFT in P25 to P75, and of those with TPOT in P25 to P75.
+
+    A row for each cause of `PARTS`, and a column for each of the requests that are compared with it.
+    """
 
     ttft: Floats
-    """Mean microseconds of each cause before the first token."""
+    """Microseconds before the first token."""
     rate: Floats
-    """Microseconds of each cause for each token after the first. Zeros where no request has two tokens."""
+    """Microseconds for each token after the first. Zeros where no request has two tokens."""
 
-    def like(self, times: Times) -> tuple[Floats, Floats]:
+    def times(self, beside: Times) -> tuple[Floats, Floats]:
         """The times of typical requests in place of these: before the first token, and after it.
 
         One that ended without a token is compared with as much of a typical TTFT as it waited. After the first token,
         nothing is beyond the typical where the number of tokens is not known.
         """
-        whole = self.ttft.sum()
-        waited = np.minimum(times.ttft.sum(0) / whole, 1.0) if whole else np.ones(times.ttft.shape[1])
-        first = self.ttft[:, None] * np.where(times.has_token, 1.0, waited)
-        rest = np.where(np.isnan(times.later), times.rest, self.rate[:, None] * np.nan_to_num(times.later))
+        whole = self.ttft.sum(0)
+        waited = np.minimum(beside.ttft.sum(0) / np.where(whole > 0, whole, np.inf), 1.0)
+        first = self.ttft * np.where(beside.has_token, 1.0, waited)
+        rest = np.where(np.isnan(beside.later), beside.rest, self.rate * np.nan_to_num(beside.later))
         return first, rest
 
 
@@ -80,7 +83,7 @@ class Beyond:
     @classmethod
     def of(cls, times: Times, typical: Typical | None, parts: Collection[Of]) -> Beyond:
         """Compare the time before the first token, that after it, or both. Without typical ones, nothing is beyond."""
-        first, rest = (times.ttft, times.rest) if typical is None else typical.like(times)
+        first, rest = (times.ttft, times.rest) if typical is None else typical.times(times)
         before, after = float("ttft" in parts), float("rest" in parts)
         return cls(times.ttft * before + times.rest * after, first * before + rest * after)
 

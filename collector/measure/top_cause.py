@@ -7,37 +7,23 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from collector.causes.names import PARTS, load_causes
 from collector.measure.culprits import OF_PROMPTS, inflicting_tenants, of_processes
 from collector.measure.evaluation import open_requests
-from collector.measure.explained import (
-    COLUMNS,
-    FIRST_TOKEN_KNOWN,
-    QUARTILES,
-    ROW,
-    Bounds,
-    Explained,
-    Rows,
-    of_causes,
-    parts_of,
-    typical_of,
-)
+from collector.measure.explained import Explained, Rows, parts_of, read_judged
 from collector.measure.explanation import Culprit, beyond_typical, number_of_bad
 from collector.measure.incident import Incident, TopCause
 from collector.measure.reader import Reader
 from collector.measure.served import read_processes
 from collector.measure.slos import Evaluation, SloOut
-from collector.measure.tail import Beyond, Bools, Floats, shares
+from collector.measure.tail import Beyond, Bools, shares
 from collector.measure.times import HOUR_NS, SECOND_NS, parse_moment
+from collector.measure.typical import typical_of
 from collector.measure.window import Window
 from collector.slo.cells import Cells
 from collector.slo.model import Slo
-from collector.sql.fragment import Fragment
 
-MOST_JUDGED: Final = 20_000
-_JUDGED: Final = np.dtype([*ROW.descr, ("cell", "<u8")])
 _AT_ALL: Final = 1
 """Levels from this one on name causes (`Level`). A client's report of a request that its server explains names none."""
 MOST_PAST: Final = 6
@@ -137,15 +123,14 @@ def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blam
     """What took time from the bad requests of each; None where none is explained. The store is read once for all.
 
     The requests are those that are explained and ended in the hour before the window's end: bad ones of these times,
-    and as typical ones the middle half of the good ones. That of all requests, as `/explain` has it, would be bad ones
-    once a burn lasts. Of very many, some are read.
+    and as typical ones the middle half of the good ones. Of very many, some are read.
     """
     if not burns:
         return []
     cells = Cells([one.slo for one in burns], tenants=[one.tenant for one in burns])
     hour = Window(max(0, window.end_ns - HOUR_NS), window.end_ns, window.filter)
-    known, numbers = _read_judged(reader, hour, cells)
-    different, cell = np.unique(numbers, return_inverse=True)
+    known = read_judged(reader, hour, cells)
+    different, cell = np.unique(known.rows["cell"], return_inverse=True)
     judged, is_told = cells.judged(different), known.rows["level"] >= _AT_ALL
     found = []
     for number, one in enumerate(burns):
@@ -202,21 +187,14 @@ def _with_not_ended(reader: Reader, window: Window, one: Burning) -> Burning:
     return replace(one, not_ended=int((bad if one.tenant is None else bad & since.having("tenant", one.tenant)).sum()))
 
 
-def _read_judged(reader: Reader, window: Window, cells: Cells) -> tuple[Explained, npt.NDArray[np.uint64]]:
-    """The causes of a window's requests, and their cells. Of more than `MOST_JUDGED`, some stand for the others."""
-    fragments = {"times": Fragment(", ".join(COLUMNS)), "filter": of_causes(window), "cell": cells.cell}
-    rows = reader.queries.array("explain_judged", fragments, _JUDGED, **window.bounds, most=MOST_JUDGED)
-    return Explained.of(rows), rows["cell"]
-
-
 def _blamed(known: Explained, bad: Bools, good: Bools) -> Blamed | None:
     """None without typical ones, or where the bad ones took no longer than these."""
-    population = known.at(np.flatnonzero(good))
-    typical = typical_of(population, _bounds(population), 1)
+    typical = typical_of(known.at(np.flatnonzero(good)))
     if typical is None:
         return None
     chosen = known.at(np.flatnonzero(bad))
-    weight, beyond = chosen.rows["weight"], Beyond.of(chosen.times, typical.typical, parts_of(None))
+    beyond = Beyond.of(chosen.times, typical.like(chosen.rows["model"]), parts_of(None))
+    weight = chosen.rows["weight"]
     excess = (beyond.excess * weight).sum(1)
     by_cause = {name: share for name, share in zip(PARTS, shares(np.round(excess, 3).tolist()), strict=True) if share}
     if not by_cause:
@@ -227,24 +205,3 @@ def _blamed(known: Explained, bad: Bools, good: Bools) -> Blamed | None:
     (cause, share), group = next(iter(by_cause.items())), groups[0][0]
     top = TopCause(cause=cause, group=group, share=share, sentence=sentence)
     return Blamed(top, by_cause, Rows(chosen, chosen.rows, weight), beyond)
-
-
-def _bounds(population: Explained) -> Bounds:
-    """The middle half of good requests, as `explained.read_bounds` finds it."""
-    weight = population.rows["weight"]
-    has_ttft, has_tpot = population.rows["first_token"] == FIRST_TOKEN_KNOWN, ~np.isnan(population.tpot_us)
-    ttft = _middle(population.ttft_us[has_ttft], weight[has_ttft])
-    return Bounds(ttft, _middle(population.tpot_us[has_tpot], weight[has_tpot]), None, int(has_ttft.sum()))
-
-
-def _middle(values: Floats, weight: Floats) -> tuple[float, float] | None:
-    """The quartiles, by weight if these differ. None without values."""
-    if not len(values):
-        return None
-    if (weight == weight[0]).all():
-        low, high = np.quantile(values, QUARTILES)
-    else:
-        order = np.argsort(values)
-        until = weight[order].cumsum()
-        low, high = values[order][np.searchsorted(until, until[-1] * np.array(QUARTILES))]
-    return float(low), float(high)

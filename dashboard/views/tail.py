@@ -167,6 +167,8 @@ def causes(bad: Json, palette: Palette, view: View) -> None:
             f"Now {percent(bad['attainment'])}. Each bad request's own time is taken away, and all else stays as it "
             "is; a request can have several causes, so the points do not add up. Failed requests stay bad."
         )
+    if bad["typical"]:
+        st.caption(f"Typical: {plain(bad['typical']['text'])}.")
     if bad["note"]:
         st.caption(plain(bad["note"]))
 

@@ -157,7 +157,8 @@ def _causes(request, fields, key):
     before = ttft_us if first_token == "known" else e2e_us
     rest = e2e_us - before
     told = {part: sum(us for name, us in fields.items() if name.startswith(part)) for part in ("ttft", "rest")}
-    tokens, tpot_ns = request["output_tokens"], request["tpot_ns"] or request["tpot_at_most_ns"]
+    tokens, tpot_ns = request["output_tokens"], request["tpot_ns"]
+    tpot_ns = request["tpot_at_most_ns"] if tpot_ns is None else tpot_ns
     mean_gap_us = -(-rest // (tokens - 1)) if tokens and tokens > 1 else 0
     unknown_us = 0 if tokens is not None and tokens < 2 else 2**32 - 1
     tpot_us = unknown_us if tpot_ns is None else -(-math.ceil(tpot_ns) // 1000)

@@ -39,7 +39,8 @@ def group(name, cause, time_s, told=None, **more):
 
 def explanation(**more):
     known = {
-        "window": WINDOW, "slo": "chat", "metric": None, "value_s": None, "attainment": 0.86, "typical": None,
+        "window": WINDOW, "slo": "chat", "metric": None, "value_s": None, "attainment": 0.86,
+        "typical": {"text": "the middle half of good requests of the same model"},
         "selected": {"requests": 140, "explained": 140, "failed": 0, "time_s": 40.0}, "sentence": "Most was KV.",
         "without_hidden": None, "note": None, "levels": [], "slowest": [], "by_model": [],
         "groups": [
@@ -107,6 +108,7 @@ def test_the_sentence_says_what_was_kept_and_what_the_slowest_took(shown):
         "**chat kept 86 % of its requests; it promises 95 %.** The slowest 1 % (5) had a TTFT of 4.00 s or more, "
         "typical ones 60.0 ms to 190 ms. Most was KV. 12 of the bad requests failed."
     )
+    assert "Typical: the middle half of good requests of the same model." in [one.value for one in page.caption]
 
 
 def test_causes_stand_in_the_order_of_the_answer_with_what_each_is_worth(shown):

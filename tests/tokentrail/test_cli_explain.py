@@ -25,6 +25,7 @@ def part(cause, **fields):
 
 
 ANSWER = {
+    "typical": {"text": "the middle half of good requests of the same model", "ttft_from_s": 0.08, "ttft_to_s": 0.1},
     "sentence": "What 4 bad requests took …",
     "parts": [
         part(
@@ -63,6 +64,7 @@ def test_the_sentence_comes_first_and_the_next_command_last():
 def test_what_is_missing_and_what_helps_is_told():
     told = text(show, ANSWER)
     assert "without wait_kv, batch: 99.5 % good (first order)" in told
+    assert "typical: the middle half of good requests of the same model, TTFT 80.0 ms to 100 ms" in told
     assert "not ended: engine i-1: 1 request waits\\x1b[2J" in told, "nothing of others moves the cursor"
     assert "note: 2 of 6 requests are not explained yet" in told
     assert "1 explained by phases: switch on more" in told
@@ -71,7 +73,7 @@ def test_what_is_missing_and_what_helps_is_told():
     hidden = text(show, ANSWER | {"without_hidden": "40 % of the time is not explained"})
     assert "without a cause: 40 % of the time is not explained" in hidden
     nothing = {"parts": [], "without": [], "not_ended": [], "note": None, "without_hidden": None, "levels": []}
-    nothing["replay"] = None
+    nothing |= {"replay": None, "typical": None}
     assert text(show, {"sentence": "No request is bad.", **nothing}) == "No request is bad.\n"
 
 

@@ -19,6 +19,9 @@ def show(console: Console, answer: Mapping[str, Any]) -> None:
     print_line(console, answer["sentence"])
     if answer["parts"]:
         console.print(_table(answer["parts"]))
+    if typical := answer["typical"]:
+        ttft = f"TTFT {duration(typical['ttft_from_s'])} to {duration(typical['ttft_to_s'])}"
+        print_line(console, f"typical: {typical['text']}, {ttft}")
     for without in answer["without"]:
         print_line(console, f"without {', '.join(without['causes'])}: {_good(without)} good ({without['kind']})")
     if replay := answer["replay"]:

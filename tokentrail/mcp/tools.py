@@ -160,7 +160,10 @@ class Tools:
         filters: Filters | None = None,
     ) -> Any:
         """Say which causes took the time of bad requests beyond typical ones, who is to blame for each, what would be
-        good without it, and what to do. With `metric`, of the slowest ones in place of the bad."""
+        good without it, and what to do. With `metric`, of the slowest ones in place of the bad.
+
+        Typical is the middle half of good requests of the same model; with `metric`, of all of them.
+        """
         options = _options(slo=slo, metric=metric, quantile=quantile)
         answer = self._ask(ctx, "explain", start=start, end=end, **options, **given(filters))
         asked = {name: answer["window"][name] for name in ("start", "end")} | _options(slo=slo)

@@ -3,6 +3,7 @@ WITH assumeNotNull((SELECT greatest(intDiv(count() + {most:UInt32} - 1, {most:UI
 SELECT
     toUnixTimestamp64Nano(end), request_key, cityHash64(engine, service, instance, process_tenant), weight * every,
     toUInt32(if(output_tokens IS NULL, 4294967295, greatest(assumeNotNull(output_tokens), 1) - 1)), tpot_more_us, error_permille,
-    toUInt8(level), toUInt8(first_token), toUInt8(tpot_is_bound), toUInt8(status = 'ok'), $times, toUInt64($cell)
+    toUInt8(level), toUInt8(first_token), toUInt8(tpot_is_bound), toUInt8(status = 'ok'), $times, cityHash64(model),
+    toUInt64($cell)
 FROM causes FINAL
 WHERE $parts.ended_in_window AND $filter AND request_key % every = 0

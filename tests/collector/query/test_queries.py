@@ -143,6 +143,7 @@ def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segme
     api("compare", **{"a.model": "m", "b.model": "n"})
     rows.causes([(rows.request(tenant="t"), {"ttft_busy_us": 500_000, "rest_batch_us": 500_000})])
     api("explain", tenant="t", e2e="10ms", replay=True)
+    api("explain", metric="ttft")
     for path in ("samples/latencies", "explain", "differences", "heatmap", "labels", "changes"):
         api(path)
     api(f"requests/{made[0]['trace_id']}")
