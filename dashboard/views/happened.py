@@ -88,8 +88,9 @@ def _said(box: Json) -> str:
 
 
 def folded(boxes: Sequence[Json]) -> list[Json]:
-    """The boxes, without those that another one tells: a new process that had a cold start, and the cold starts of a
-    deployment for which nobody waited. Their burns and names stand with that one."""
+    """The boxes, without those that another one tells: a new process that had a cold start, the cold starts of a
+    deployment for which nobody waited, and waits for KV blocks while a storm took them. Their burns and names stand
+    with that one."""
     starts = {box["instance"]: box for box in boxes if box["kind"] == "cold_start"}
     changes = [box for box in boxes if box["kind"] == "change"]
     found: dict[int, dict[str, Any]] = {id(box): {**box, "inside": [*box["inside"]], "also": []} for box in boxes}
@@ -100,11 +101,19 @@ def folded(boxes: Sequence[Json]) -> list[Json]:
         elif box["kind"] == "cold_start" and not box["requests"]:
             near = (one for one in changes if one["service"] == box["service"])
             of = next((one for one in near if abs(one["since_ns"] - box["since_ns"]) < _SOON_NS), None)
+        elif box["kind"] == "kv_wait":
+            storms = (one for one in boxes if one["kind"] == "kv_eviction" and one["instance"] == box["instance"])
+            of = next((one for one in storms if one["service"] == box["service"] and overlap(one, box)), None)
         if of is not None and not fires(box):
             one = found.pop(id(box))
             found[id(of)]["inside"] += one["inside"]
-            found[id(of)]["also"] += [box["title"]] if box["kind"] == "cold_start" else []
+            found[id(of)]["also"] += [box["title"]] if box["kind"] != "process" else []
     return [*found.values()]
+
+
+def overlap(one: Json, other: Json) -> bool:
+    """Both lasted at some moment; without an end, something still lasts."""
+    return all(a["until_ns"] is None or b["since_ns"] <= a["until_ns"] for a, b in ((one, other), (other, one)))
 
 
 def happened(boxes: Sequence[Json], view: View) -> None:

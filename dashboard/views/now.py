@@ -209,7 +209,11 @@ def bands(boxes: list[Json], window: Json) -> list[Band]:
     """What happened, as bands above the charts: causes and changes, and burns that nothing explains."""
     start, end = instant(window["start"]), instant(window["end"])
     found = []
-    for box in happened.folded(boxes):
+    known = happened.folded(boxes)
+    burns = [box for box in known if box["kind"] == "slo_burn"]
+    for box in known:
+        if box in burns and any(one["bad"] > box["bad"] and happened.overlap(one, box) for one in burns):
+            continue  # of burns at one time, that with the most bad requests says why
         first = from_ns(box["since_ns"])
         last = from_ns(box["until_ns"]) if box["until_ns"] is not None else first if box["kind"] in MOMENTS else end
         if last >= start and first <= end:
@@ -224,14 +228,14 @@ def bad_now(slos: list[Json], window: Json) -> list[Band]:
     if worst is None or not (n := worst["requests"]["in_flight_violations"]):
         return []
     end = instant(window["end"])
-    text = f"{worst['name']}: {count(n)} bad now, not ended"
+    text = f"{count(n)} bad now"
     return [Band(end - timedelta(seconds=step_s(window)), end, text, palette.BAD)]
 
 
 def _short(box: Json) -> str:
     """The name of a band: `KV storm vllm-a`."""
     if box["kind"] == "slo_burn":
-        return f"{box['slo']}: {box['group']}" if box["group"] else f"{box['slo']} burns"
+        return str(box["group"] or f"{box['slo']} burns")
     if box["dimension"] in ("model", "variant"):
         return f"{box['service']}: {box['dimension']} {box['value']}"
     if box["kind"] in MOMENTS:

@@ -27,8 +27,8 @@ CAUSES = {
     "cold_start": "waited for a cold start",
 }
 ROWS = 50
-WIDTH, HEIGHT = 96, 14
-"""Pixels of a bar."""
+WIDTH, HEIGHT = 96, 23
+"""Pixels of a bar with its margin. A table scales an image to the height of a row, and cuts what is wider."""
 PHASES = {
     "queue": "queued", "cold_start": "cold_start", "prefill": "prefill", "decode": "decode", "preempted": "preempted",
     "kv_transfer": "kv_transfer", "stalled": "stalled",
@@ -261,7 +261,7 @@ def bar(found: Sequence[Part]) -> str | None:
     at, drawn = 0.0, []
     for _, colour, seconds in found:
         wide = WIDTH * seconds / total
-        drawn.append(f'<rect x="{at:.1f}" width="{wide:.1f}" height="{HEIGHT}" fill="{colour}"/>')
+        drawn.append(f'<rect x="{at:.1f}" y="4" width="{wide:.1f}" height="{HEIGHT - 8}" fill="{colour}"/>')
         at += wide
     image = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}">{"".join(drawn)}</svg>'
     return f"data:image/svg+xml;base64,{b64encode(image.encode()).decode()}"

@@ -1,5 +1,6 @@
 """What Explore asks and draws, without a browser."""
 
+import re
 from base64 import b64decode
 from datetime import UTC
 
@@ -214,7 +215,7 @@ def test_a_row_says_which_cause_took_most_of_the_latency_that_it_missed(row, cau
 def test_a_bar_has_a_part_for_each_cause_or_else_for_each_phase():
     def drawn(told):
         image = b64decode(bar(parts(ROW, told)).partition(",")[2]).decode()
-        return [tuple(part.split('"')[::4]) for part in image.split(' width="')[2:]]
+        return re.findall(r'<rect [^>]* width="([^"]*)"[^>]* fill="([^"]*)"', image)
 
     assert drawn(explained("phases", stall=(9.0, 9.0))) == drawn(None)
     assert [wide for wide, _ in drawn(None)] == ["36.0", "12.0", "48.0"]

@@ -31,7 +31,7 @@ def link(page="explore", url=None, **params):
 def box(kind="slo_burn", title="SLO burns", *, since="2026-11-21T09:30:00Z", until=None, firing=True, **more):
     known = {
         "kind": kind, "title": title, "sentence": "Since 09:30 UTC. 5 bad.", "why": None, "group": None,
-        "dimension": None, "value": None, "slo": "chat",
+        "dimension": None, "value": None, "slo": "chat", "bad": 5,
         "firing": firing, "severity": "page",
         "service": "s", "instance": "i", "requests": 1, "since_ns": at_ns(since), "until_ns": until and at_ns(until),
         "links": [], "inside": [],
@@ -364,20 +364,21 @@ def test_an_incident_becomes_a_band_of_its_time_and_a_burn_inside_another_none()
         box("engine_hung", "y", inside=[box()]),
         box("change", "x", since="2026-11-21T09:40:00Z", firing=False, dimension="variant", value="v2.4"),
         box("slo_burn", "x", since="2026-11-21T09:41:00Z", until="2026-11-21T09:42:00Z", group="waiting for a place"),
-        box("slo_burn", "x", since="2026-11-21T09:42:00Z", until="2026-11-21T09:43:00Z"),
+        box("slo_burn", "x", since="2026-11-21T09:42:00Z", until="2026-11-21T09:43:00Z", bad=1, group="stall"),
+        box("slo_burn", "x", since="2026-11-21T09:43:00Z", until="2026-11-21T09:44:00Z"),
         box("process", "a new one", since="2026-11-21T09:45:00Z", firing=False, instance="j"),
         box("cold_start", "z", since="2026-11-21T07:00:00Z", until="2026-11-21T07:10:00Z", firing=False),
     ]
     bands = now.bands(boxes, WINDOW)
     assert [band.text for band in bands] == [
-        "KV storm vllm-a", "hang i", "s: variant v2.4", "chat: waiting for a place", "chat burns", "a new one",
+        "KV storm vllm-a", "hang i", "s: variant v2.4", "waiting for a place", "chat burns", "a new one",
     ]  # fmt: skip
     assert [(band.start.minute, band.end.minute, band.end.hour) for band in bands] == [
         (0, 10, 9),
         (30, 0, 10),
         (40, 40, 9),
         (41, 42, 9),
-        (42, 43, 9),
+        (43, 44, 9),
         (45, 45, 9),
     ]
 
@@ -388,7 +389,7 @@ def test_answers_that_are_bad_before_their_end_are_a_mark_at_the_end_of_the_time
 
     many = [slo("chat", **requests(3)), slo("all", **requests(7))]
     (mark,) = now.marks(verdict(slos=many, boxes=[]))
-    assert mark.text == "all: 7 bad now, not ended"
+    assert mark.text == "7 bad now"
     assert (mark.start, mark.end) == (instant(END) - timedelta(minutes=1), instant(END))
     assert now.marks(verdict(slos=[slo("chat", **requests(0))], boxes=[])) == []
     assert now.marks(verdict(slos=[], boxes=[])) == []
@@ -419,6 +420,13 @@ def test_cold_starts_of_a_deployment_and_new_processes_are_told_once():
     assert [*told] == ["v2.4", "b started", "new: c", "d started", "e started"]
     assert told["v2.4"]["also"] == ["a started"]
     assert [one["title"] for one in told["b started"]["inside"]] == ["burned"]
+    storm = box("kv_eviction", "storm", since="2026-11-21T09:10:00Z", until="2026-11-21T09:20:00Z", firing=False)
+    during = {"since": "2026-11-21T09:15:00Z", "until": "2026-11-21T09:25:00Z", "firing": False}
+    waits = box("kv_wait", "waits", **during, inside=[box(title="burned", firing=False)])
+    other, after = box("kv_wait", "x", **during, instance="j"), box("kv_wait", "y", **during | {"since": END})
+    told = {one["title"]: one for one in happened.folded([waits, other, storm, after])}
+    assert [*told] == ["x", "storm", "y"]
+    assert (told["storm"]["also"], [one["title"] for one in told["storm"]["inside"]]) == (["waits"], ["burned"])
     firing = box("process", "new: b", instance="b", firing=True)
     assert len(happened.folded([waited, firing])) == 2, "what fires is never hidden"
 
