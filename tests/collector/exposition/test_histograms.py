@@ -8,6 +8,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.samples import Exemplar
 
 from collector.exposition.filled import FilledTables
+from collector.exposition.histograms import bucket_edges
 from collector.exposition.series import Histogram
 from collector.exposition.store_counters import StoreCounters
 from collector.query.queries import Queries
@@ -59,6 +60,16 @@ def test_a_value_is_in_the_first_bucket_whose_edge_it_does_not_exceed(over):
     histogram = Histogram([10, 20, 30])
     histogram.add(over, 1, 5.0, Exemplar({"trace_id": "1"}, 5.0))
     assert histogram.counts.index(1) == over // 10
+
+
+def test_the_edges_are_those_that_the_conventions_advise():
+    advised_s = {
+        "ttft": "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 20 40 80",
+        "tpot": "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5",
+        "e2e": "0.01 0.02 0.04 0.08 0.16 0.32 0.64 1.28 2.56 5.12 10.24 20.48 40.96 81.92",
+    }
+    for name, edges_ns in bucket_edges([]).items():
+        assert [ns / SECOND for ns in edges_ns] == [float(edge) for edge in advised_s[name].split()]
 
 
 def test_requests_of_one_token_are_counted_as_an_engine_sends_them(rows):
