@@ -7,5 +7,5 @@ PREWHERE request_key % {of:UInt32} = 0 AND (request_key + token_index) % {each:U
 WHERE minute >= toStartOfMinute(fromUnixTimestamp64Nano({first_ns:Int64}))
   AND minute <= toStartOfMinute(fromUnixTimestamp64Nano({end_ns:Int64} - 1)) AND request_key IN
 (
-    SELECT $parts.request_key FROM requests WHERE $parts.ended_in_window AND $filter AND status = 'ok'
+    SELECT $parts.request_key FROM requests WHERE $parts.ended_in_window AND $filter AND status = 'ok' AND $parts.request_key % {of:UInt32} = 0
 )
