@@ -7,7 +7,8 @@ survives. The seed draws from each room (folder) in turn. Tests run in copies of
 A run of `make test-stores` with tests/reached.py, kept for a day, tells which functions each test enters, and its CPU
 seconds. A mutation's tests are those that enter its function, or the functions that mention the constant or field: 45 s
 of them, first those of its name and room, then those that enter the least. Behind them are test files that the run left
-out: those of its name, its room and its importers; such that start processes if there is nothing else.
+out: those of its name, and those of its room and its importers that share the rarest words with its function. Files
+that start processes are among them if there is nothing else.
 """
 
 import argparse
@@ -129,6 +130,8 @@ class Suite:
                 self._entering[function].add(test)
         product = [file for file in texts if file.parts[0] in PRODUCT]
         self._statements = {str(file): [*statements(ast.parse(texts[file]))] for file in product}
+        self._said = {file: {*re.findall(r"\w+", text)} for file, text in texts.items() if file.parts[0] == "tests"}
+        self._files = Counter(word for said in self._said.values() for word in said)
         self._words = [
             (f"{file}:{name}", {getattr(one, "attr", getattr(one, "id", "")) for one in ast.walk(node)} - {""})
             for file, found in self._statements.items()
@@ -153,14 +156,14 @@ class Suite:
         for test in sorted(entering, key=by_use.__getitem__):
             if seconds + self._reached[test][0] <= self._most_s:
                 found, seconds = [*found, test], seconds + self._reached[test][0]
-        words = re.compile(rf"\b({'|'.join(re.split('[:.]', user)[-1] for user in users) or stem})\b")
+        words = set().union(*(its for user, its in self._words if user in users))
         module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
         package, _, name = module.rpartition(".")
         imported = re.compile(rf"\b{module}\b|from {package} import [^\n]*\b{name}\b")
         near |= {test for test in tests if imported.search(self._texts[test])}
         known = {Path(test.partition("::")[0]) for test in self._reached}
         rest = {
-            one: (one.name not in names, not words.search(self._texts[one]), len(self._texts[one]))
+            one: (one.name not in names, -sum(1 / self._files[word] for word in words & self._said[one]))
             for one in (near - known if found else near or of_part)
             if not found or not any(one.is_relative_to(f"tests/{slow}") for slow in PROCESSES)
         }
