@@ -20,6 +20,10 @@ OF_SLOS = (*PER_SLO, "budget_forecast", "slo_undetermined", "traffic_stopped")
 HOUR_NS = 3600 * 10**9
 GAP = "2m"
 """For so long at most is a collector not scraped that restarts. Its gauges keep their last value in the meantime."""
+_STUCK = (
+    "topk(1, max by (service_name, service_instance_id) "
+    f"(last_over_time(tokentrail_requests_stuck{{cluster=%q}}[{GAP}])) > 0)"
+)
 Rules = list[dict[str, Any]]
 
 
@@ -175,7 +179,8 @@ def _burn_values(slo: Slo, rule: BurnRule) -> dict[str, Any]:
         "slo": slo.name,
         "about": f"{literal(slo.description)} " if slo.description else "",
         "share": _largest("tokentrail_slo_cause_share", "cause, group", slo),
-        "culprit": _largest("tokentrail_slo_culprit_share", "by, name", slo),
+        "culprits": _largest("tokentrail_slo_culprit_share", "by, name", slo, "by (by) "),
+        "stuck": f'printf "{_STUCK}" $labels.cluster',
         "short": format_duration(rule.short_ns),
         "long": format_duration(rule.long_ns),
         "short_text": duration_text(rule.short_ns),
@@ -189,8 +194,8 @@ def _burn_values(slo: Slo, rule: BurnRule) -> dict[str, Any]:
     }
 
 
-def _largest(gauge: str, by: str, slo: Slo) -> str:
+def _largest(gauge: str, by: str, slo: Slo, of_each: str = "") -> str:
     """In an annotation: the query of the largest series of a gauge, of the alert's SLO, tenant and cluster."""
     of_alert = f'slo=\\"{slo.name}\\",tenant=%q,cluster=%q'
-    query = f"topk(1, max by ({by}) (last_over_time({gauge}{{{of_alert}}}[{GAP}])))"
+    query = f"topk {of_each}(1, max by ({by}) (last_over_time({gauge}{{{of_alert}}}[{GAP}])))"
     return f'printf "{query}" $labels.tenant $labels.cluster'

@@ -1,4 +1,4 @@
-"""Links in alerts: to the runbook of each, and from the burn of an SLO to its bad requests in the dashboard."""
+"""Links in alerts: to the runbook of each, and to the list of its requests in the dashboard and as a command."""
 
 from __future__ import annotations
 
@@ -8,12 +8,28 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from collector.slo.burn import load_windows
+from collector.slo.conditions import load_conditions
+from collector.slo.durations import format_duration
 
 _NAME: Final = "{alert}"
 _RFC3339: Final = '(. | first | value | toTime).UTC.Format "2006-01-02T15:04:05Z"'
 _TIME: Final = '{{ with printf "time() - %d" | query }}{{ ' + _RFC3339 + " }}{{ end }}"
 """The moment at which Prometheus evaluates the alert, less a number of seconds."""
-_TENANT: Final = "{{ with $labels.tenant }}&tenant={{ . | urlquery }}{{ end }}"
+_LISTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "engine_lost": {"status": "lost"},
+    "engine_hung": {"status": "in_flight"},
+    **{name: {"cause": name} for name in ("kv_eviction", "kv_wait", "cold_start")},
+}
+"""By condition of engine processes, the parameters of `/requests` that list its requests."""
+_OF_SLO: Final = {"tenant": "tenant"}
+_OF_PROCESS: Final = {
+    "service": "service_name",
+    "instance": "service_instance_id",
+    "process_tenant": "process_tenant",
+}
+"""Parameters of `/requests` by which the labels of an alert narrow its list."""
+_LONG_NS: Final = 3600 * 10**9
+"""The list of a condition, and a command about what lasted shorter, look back so far."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +50,55 @@ class Links:
         if self.runbooks:
             name, page = rule["alert"].lower(), self.runbooks
             links["runbook_url"] = page.replace(_NAME, name) if _NAME in page else f"{page}#{name}"
-        if self.dashboard and "rule" in rule["labels"]:
-            links["dashboard_url"] = self._bad_requests(self.dashboard, rule["labels"])
+        if asked := _List.of(rule):
+            links["command"] = asked.command
+            if self.dashboard:
+                links["dashboard_url"] = f"{self.dashboard.rstrip('/')}/explore?{asked.query}"
         return {**rule, "annotations": {**rule["annotations"], **links}}
 
-    def _bad_requests(self, dashboard: str, labels: Mapping[str, str]) -> str:
-        """The list of an SLO's bad requests of the long window of its rule."""
-        windows = load_windows()
-        long_ns = {rule.name: rule.long for rule in (*windows.rules, windows.outage)}[labels["rule"]]
-        start, end = (_TIME % before_s for before_s in (long_ns // 10**9, 0))
-        asked = f"slo={quote(labels['slo'])}{_TENANT}&verdict=bad&range=custom&start={start}&end={end}"
-        return f"{dashboard.rstrip('/')}/explore?{asked}"
+
+@dataclass(frozen=True)
+class _List:
+    """The requests that an alert is about, as `/requests` is asked for them."""
+
+    parameters: Mapping[str, str]
+    labels: Mapping[str, str]
+    """More parameters, with the labels that have their values."""
+    long_ns: int
+    """They ended so long before the alert at most."""
+
+    @classmethod
+    def of(cls, rule: Mapping[str, Any]) -> _List | None:
+        """The list of a rule's alert; None where no list has its requests."""
+        alert, labels = rule["alert"], rule["labels"]
+        if name := labels.get("rule"):
+            windows = load_windows()
+            long_ns = {one.name: one.long for one in (*windows.rules, windows.outage)}[name]
+            return cls({"slo": labels["slo"], "verdict": "bad"}, _OF_SLO, long_ns)
+        of_alert = {load_conditions()[name].alert: parameters for name, parameters in _LISTS.items()}
+        return cls(of_alert[alert], _OF_PROCESS, _LONG_NS) if alert in of_alert else None
+
+    @property
+    def query(self) -> str:
+        """The parameters of the dashboard's page, with the moments at which the alert is evaluated."""
+        start, end = (_TIME % before_s for before_s in (self.long_ns // 10**9, 0))
+        asked = "&".join(f"{name}={quote(value)}" for name, value in self.parameters.items())
+        return f"{asked}{self._narrowed('&%s={{ . | urlquery }}')}&range=custom&start={start}&end={end}"
+
+    @property
+    def command(self) -> str:
+        """What says why an SLO burns, and what lists the requests. Names of others are quoted for a shell."""
+        narrowed = self._narrowed(r""" --%s '{{ . | reReplaceAll "'" "'\\''" }}'""")
+        narrowed += f" --start -{format_duration(max(self.long_ns, _LONG_NS))}"
+        asked = "".join(f" --{name} {value}" for name, value in self.parameters.items())
+        why = f"tokentrail explain --slo {self.parameters['slo']}{narrowed}; " if "slo" in self.parameters else ""
+        return f"{why}tokentrail requests{asked}{narrowed}"
+
+    def _narrowed(self, form: str) -> str:
+        """A parameter for each label that the alert has."""
+        return "".join(
+            f"{{{{ with $labels.{label} }}}}{form % name}{{{{ end }}}}" for name, label in self.labels.items()
+        )
 
 
 TO_DOCS: Final = Links()

@@ -100,8 +100,9 @@ SLO_CAUSE_SHARE = Metric(
 )  # fmt: skip
 SLO_CULPRIT_SHARE = Metric(
     "tokentrail_slo_culprit_share", "gauge",
-    "While the SLO's budget burns: the process whose bad requests lost most by the largest cause, or, if that is the "
-    "prompts of others, the tenant whose prompts made others wait the longest; with its share of that.",
+    "While the SLO's budget burns: where its bad requests lost most by the largest cause (`by=\"process\"`, and "
+    "`variant` where a service has several), and the `tenant` whose prompts, or whose requests in the places or KV "
+    "blocks, made others wait the longest; each with its share of that.",
     (*SLO, "by", "name"),
 )  # fmt: skip
 SLO_INFO = Metric(

@@ -174,9 +174,9 @@ def expose_reasons(series: Series, reasons: Sequence[Reason]) -> None:
             continue
         for cause, share in islice(one.shares.items(), _MOST_CAUSES):
             series.set(metrics.SLO_CAUSE_SHARE, (*labels, cause, load_causes()[cause].group), share)
-        if one.culprit and one.culprit.share and len(one.culprit.name) <= LONGEST:
-            name = printable(one.culprit.name)
-            series.set(metrics.SLO_CULPRIT_SHARE, (*labels, one.culprit.by, name), one.culprit.share)
+        for culprit in one.culprits:
+            if culprit.share and len(culprit.name) <= LONGEST:
+                series.set(metrics.SLO_CULPRIT_SHARE, (*labels, culprit.by, printable(culprit.name)), culprit.share)
 
 
 def _expose_numbers(series: Series, labels: tuple[str, str], numbers: Evaluation) -> None:

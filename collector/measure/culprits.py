@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -19,10 +20,16 @@ from collector.measure.served import Served
 from collector.measure.tail import Beyond
 from collector.measure.times import SECOND_NS
 from collector.measure.window import Window
+from collector.sql.fragment import Fragment, all_of
 
 OF_PROMPTS: Final = ("others_prompts", "wait_tokens")
 """The causes that are the prompts of others."""
 _OF_NOBODY: Final = ("own_prompt", "unexplained", "alone")
+HELD: Final = {
+    **dict.fromkeys(("wait_batch", "wait_priority", "batch", "busy"), "place_us"),
+    **dict.fromkeys(("wait_kv", "preempted", "recompute"), "kv_us"),
+}
+"""The causes of which those are to blame who had the places or the KV blocks, and the column that says for how long."""
 _MOST: Final = 5
 _EXEMPLARS: Final = 3
 _MOST_INFLICTERS: Final = 200
@@ -64,19 +71,70 @@ def find_named(reader: Reader, wanted: Iterable[tuple[int, int]]) -> dict[tuple[
     return {(row["end_ns"], row["key"]): row for row in rows}
 
 
-def of_processes(rows: Rows, beyond: Beyond, names: Mapping[int, Served], cause: str) -> list[Culprit]:
-    """The processes whose requests lost most to a cause. No process is to blame for a request's own work."""
-    if cause in _OF_NOBODY or cause in OF_PROMPTS:
-        return []
+def lost_at(rows: Rows, beyond: Beyond, cause: str) -> dict[int, float]:
+    """The us that a cause took at each process beyond the typical, the most first."""
     excess = np.maximum(beyond.excess[PARTS.index(cause)], 0) * rows.weight
     processes, place = np.unique(rows.rows["process"], return_inverse=True)
     lost = np.bincount(place, excess, len(processes)) if len(processes) else np.empty(0)
-    whole = float(lost.sum())
-    order = [i for i in np.argsort(-lost, kind="stable")[:_MOST].tolist() if lost[i] > 0]
+    return {int(processes[i]): float(lost[i]) for i in np.argsort(-lost, kind="stable").tolist() if lost[i] > 0}
+
+
+def of_processes(lost: Mapping[int, float], names: Mapping[int, Served], cause: str) -> list[Culprit]:
+    """The processes whose requests lost most to a cause, and the variants where a service has several.
+
+    No process is to blame for a request's own work, but its variant may be.
+    """
+    if cause in OF_PROMPTS:
+        return []
+    titles = {key: names[key].process.title for key in lost if key in names and cause not in _OF_NOBODY}
+    of_service = {(one.process.service, one.variant) for one in names.values()}
+    several = {service for service, n in Counter(service for service, _ in of_service).items() if n > 1}
+    variants = {key: names[key].variant for key in lost if key in names and names[key].process.service in several}
+    return [*_by("process", lost, titles), *_by("variant", lost, variants)]
+
+
+def _by(by: Literal["process", "variant"], lost: Mapping[int, float], names: Mapping[int, str]) -> list[Culprit]:
+    sums: Counter[str] = Counter()
+    for key, name in names.items():
+        if name:
+            sums[name] += lost[key]  # type: ignore[assignment] # us
+    return _named(by, sums, sum(lost.values()))
+
+
+def at_processes(reader: Reader, window: Window, keys: Iterable[int]) -> Window:
+    """All requests of these processes: those that made others wait need not be among the ones that are asked about."""
+    there = "cityHash64(engine, service, instance, process_tenant) IN {culprit_processes:Array(UInt64)}"
+    found = Fragment(there, {"culprit_processes": sorted(keys)})
+    return replace(window, filter=all_of(reader.tenant_filter, found))
+
+
+def holding_tenants(reader: Reader, window: Window) -> list[dict[str, Any]]:
+    """How long each tenant's requests had places and KV blocks, by process. None for a caller of one tenant."""
+    if reader.tenant:
+        return []
+    return reader.queries.rows("explain_holders", {"filter": window.filter}, **window.bounds, limit=_MOST_GROUPS)
+
+
+def of_holders(held: Sequence[Mapping[str, Any]], lost: Mapping[int, float], cause: str) -> list[Culprit]:
+    """The tenants that had the places or the KV blocks of the processes: of what was lost there, each has its part.
+
+    Where one tenant has all requests, that tells nothing.
+    """
+    whole: Counter[int] = Counter()
+    for row in held:
+        whole[row["process"]] += row[HELD[cause]]
+    sums: Counter[str] = Counter()
+    for row in held:
+        if whole[row["process"]]:
+            sums[row["of_tenant"]] += lost.get(row["process"], 0.0) * row[HELD[cause]] / whole[row["process"]]
+    return _named("tenant", sums, sum(lost.values())) if len({row["of_tenant"] for row in held}) > 1 else []
+
+
+def _named(by: Literal["process", "tenant", "variant"], us: Counter[str], whole: float) -> list[Culprit]:
     return [
-        Culprit(by="process", name=names[key].process.title, time_s=float(lost[i]) / 1e6, share=float(lost[i]) / whole)
-        for i in order
-        if (key := int(processes[i])) in names
+        Culprit(by=by, name=name, time_s=n / 1e6, share=n / whole)
+        for name, n in us.most_common(_MOST)
+        if name and n > 0
     ]
 
 
@@ -87,7 +145,7 @@ def of_prompts(reader: Reader, window: Window, *, suffered_s: float) -> list[Cul
     requests suffered.
     """
     asked = {"filter": of_causes(window)}
-    groups = reader.queries.rows("explain_inflicted", asked, **window.bounds, limit=_MOST_GROUPS)
+    groups = read_inflicted(reader, window)
     whole = float(sum(group["us"] for group in groups))
     top = reader.queries.rows("explain_inflicters", asked, **window.bounds, limit=_MOST_INFLICTERS) if whole else []
     named = find_named(reader, ((row["end_ns"], row["request_key"]) for row in top))
@@ -114,15 +172,16 @@ def of_prompts(reader: Reader, window: Window, *, suffered_s: float) -> list[Cul
     return found
 
 
-def inflicting_tenants(reader: Reader, window: Window) -> list[Culprit]:
-    """The tenants whose prompts made others wait for the longest time."""
+def read_inflicted(reader: Reader, window: Window) -> list[dict[str, Any]]:
+    """For how long prompts made others wait, by process, tenant and model."""
     asked = {"filter": of_causes(window)}
-    groups = reader.queries.rows("explain_inflicted", asked, **window.bounds, limit=_MOST_GROUPS)
-    whole = float(sum(group["us"] for group in groups))
-    return [
-        Culprit(by="tenant", name=name, time_s=us / 1e6, share=us / whole)
-        for name, us in _summed(groups, "of_tenant").most_common(_MOST)
-    ]
+    return reader.queries.rows("explain_inflicted", asked, **window.bounds, limit=_MOST_GROUPS)
+
+
+def inflicting_tenants(groups: Sequence[Mapping[str, Any]], lost: Mapping[int, float]) -> list[Culprit]:
+    """The tenants whose prompts made others wait for the longest time at these processes."""
+    there = [group for group in groups if group["process"] in lost]
+    return _named("tenant", _summed(there, "of_tenant"), sum(group["us"] for group in there))
 
 
 def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], list[Culprit]]:

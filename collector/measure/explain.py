@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import get_args
@@ -13,7 +13,18 @@ import numpy as np
 from collector.causes.names import PARTS, load_causes
 from collector.measure import explained, verdicts
 from collector.measure.answers import WindowOut
-from collector.measure.culprits import exemplars, of_kv, of_processes, of_prompts
+from collector.measure.culprits import (
+    HELD,
+    OF_PROMPTS,
+    at_processes,
+    exemplars,
+    holding_tenants,
+    lost_at,
+    of_holders,
+    of_kv,
+    of_processes,
+    of_prompts,
+)
 from collector.measure.evaluation import Counted, count, open_requests
 from collector.measure.explained import MOST_CHOSEN, MOST_TYPICAL, Array, Explained, Metric, Rows
 from collector.measure.explanation import (
@@ -308,17 +319,21 @@ class _Answer:
 
     def _culprits(self, time_s: Floats) -> Mapping[str, list[Culprit]]:
         found: dict[str, list[Culprit]] = defaultdict(list)
-        prompts = [
-            i for i, name in enumerate(PARTS) if load_causes()[name].group == load_causes()["others_prompts"].group
-        ]
-        suffered_s = float(sum(time_s[i] for i in prompts))
-        if suffered_s:
-            to_blame = of_prompts(self.reader, self.counted.window, suffered_s=suffered_s)
-            found |= {PARTS[i]: to_blame for i in prompts}
+        lost = {name: lost_at(self.rows, self._beyond, name) for name in PARTS}
+
+        def beside(causes: Iterable[str]) -> Window:
+            return at_processes(self.reader, self.counted.window, {key for name in causes for key in lost[name]})
+
+        if suffered_s := float(sum(time_s[PARTS.index(name)] for name in OF_PROMPTS)):
+            to_blame = of_prompts(self.reader, beside(OF_PROMPTS), suffered_s=suffered_s)
+            found |= dict.fromkeys(OF_PROMPTS, to_blame)
         for name in ("preempted", "recompute"):
             found[name] = of_kv(self.reader, self.counted.window, self.rows, self._beyond, name)
+        held = holding_tenants(self.reader, beside(HELD))
         for name in PARTS:
-            found[name] = found[name] or of_processes(self.rows, self._beyond, self._processes, name)
+            found[name] = found[name] or of_processes(lost[name], self._processes, name)
+            if name in HELD:
+                found[name] = [*found[name], *of_holders(held, lost[name], name)]
         return found
 
     @cached_property

@@ -53,14 +53,15 @@ class ReplayOut(Answer):
 
 
 class Culprit(Answer):
-    """Who made requests wait: one request, those of a tenant, of a model or with prompts of a length, or a process."""
+    """Who made requests wait: a request, those of a tenant, of a model or of a length, a process or a variant."""
 
-    by: Literal["request", "tenant", "model", "length", "process"]
+    by: Literal["request", "tenant", "model", "length", "process", "variant"]
     name: str
     trace_id: str | None = None
     span_id: str | None = None
     time_s: float | None
-    """What it cost others; of a process, what the selected requests lost there beyond the typical."""
+    """What it cost others; of a process or a variant, what the selected requests lost there beyond the typical. Of a
+    tenant that held places or KV blocks, its part of that."""
     share: float | None
     """Its part of all such time."""
 

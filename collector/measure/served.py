@@ -23,10 +23,11 @@ _MODELS_SINCE_NS: Final = DAY_NS
 
 @dataclass(frozen=True)
 class Served:
-    """A process, and the engine that it runs."""
+    """A process, the engine that it runs, and its variant."""
 
     process: Process
     engine: str
+    variant: str
 
 
 def read_processes(reader: Reader, population: Window, every: int = 1) -> Mapping[int, Served]:
@@ -34,7 +35,9 @@ def read_processes(reader: Reader, population: Window, every: int = 1) -> Mappin
     fragments = {"filter": of_causes(population)}
     rows = reader.queries.rows("explain_processes", fragments, **population.bounds, every=every, limit=_MOST_PROCESSES)
     return {
-        row["process"]: Served(Process(row["of_service"], row["of_instance"], row["of_tenant"]), row["of_engine"])
+        row["process"]: Served(
+            Process(row["of_service"], row["of_instance"], row["of_tenant"]), row["of_engine"], row["of_variant"]
+        )
         for row in rows
     }
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from collector.causes.names import PARTS, load_causes
-from collector.measure.culprits import OF_PROMPTS, inflicting_tenants, of_processes
+from collector.measure.culprits import (
+    HELD,
+    OF_PROMPTS,
+    holding_tenants,
+    inflicting_tenants,
+    lost_at,
+    of_holders,
+    of_processes,
+    read_inflicted,
+)
 from collector.measure.evaluation import open_requests
 from collector.measure.explained import Explained, Rows, parts_of, read_judged
 from collector.measure.explanation import Culprit, beyond_typical, number_of_bad
@@ -149,9 +158,9 @@ class Reason:
     tenant: str | None
     shares: Mapping[str, float]
     """As `Blamed` has them."""
-    culprit: Culprit | None
-    """The tenant whose prompts made others wait the longest, if these are the top cause; else the process of which the
-    bad requests lost most by it."""
+    culprits: Sequence[Culprit]
+    """By the top cause: the process of which the bad requests lost most, the variant where there are several, and the
+    tenant whose prompts, or whose requests in the places or KV blocks, made others wait the longest."""
 
 
 def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reason]:
@@ -161,21 +170,24 @@ def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reas
     if not found:
         return []
     since = replace(window, start_ns=min(one.since_ns for one, _ in found))
-    by_prompts = any(blamed.top.cause in OF_PROMPTS for _, blamed in found)
-    tenants, processes = inflicting_tenants(reader, since) if by_prompts else [], read_processes(reader, since)
+    tops = {blamed.top.cause for _, blamed in found}
+    inflicted = read_inflicted(reader, since) if tops & {*OF_PROMPTS} else []
+    held = holding_tenants(reader, since) if tops & HELD.keys() else []
+    # Soon after a deployment, no process of the variant before has requests any more.
+    processes = read_processes(reader, replace(window, start_ns=max(0, window.end_ns - HOUR_NS)))
+
+    def culprits(blamed: Blamed) -> Iterator[Culprit]:
+        cause = blamed.top.cause
+        lost = lost_at(blamed.lost, blamed.beyond, cause)
+        yield from of_processes(lost, processes, cause)
+        if cause in OF_PROMPTS:
+            yield from inflicting_tenants(inflicted, lost)
+        elif cause in HELD:
+            yield from of_holders(held, lost, cause)
+
     return [
         Reason(
-            one.slo.name,
-            one.tenant,
-            blamed.shares,
-            next(
-                iter(
-                    tenants
-                    if blamed.top.cause in OF_PROMPTS
-                    else of_processes(blamed.lost, blamed.beyond, processes, blamed.top.cause)
-                ),
-                None,
-            ),
+            one.slo.name, one.tenant, blamed.shares, [*{who.by: who for who in reversed([*culprits(blamed)])}.values()]
         )
         for one, blamed in found
     ]

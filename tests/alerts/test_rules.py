@@ -95,8 +95,8 @@ def test_every_alert_says_how_urgent_it_is_what_it_means_and_what_to_do():
     alerts = [r for r in rules() if "alert" in r]
     for alert in alerts:
         assert alert["labels"]["severity"] in receivers, alert
-        of_burn = {"cause"} if "rule" in alert["labels"] else set()
-        assert alert["annotations"].keys() == {"summary", "description", "runbook_url"} | of_burn
+        more = {"cause", "command"} if "rule" in alert["labels"] else {"command"} & alert["annotations"].keys()
+        assert alert["annotations"].keys() == {"summary", "description", "runbook_url"} | more
         assert alert["annotations"]["runbook_url"].endswith(f"docs/alerts.md#{alert['alert'].lower()}")
     assert {alert["alert"].lower() for alert in alerts} == sections
 

@@ -11,7 +11,8 @@ from rich.table import Table
 from tokentrail.cli.output import cells, own_name, print_line
 from tokentrail.shared.formatting import UNDEFINED, count, duration, percent
 
-_MOST_CULPRITS: Final = 2
+_KINDS: Final = {"tenant": "tenant ", "variant": "variant ", "process": "", "request": ""}
+"""The kinds of culprits that a line has, and the word before a name of each."""
 
 
 def show(console: Console, answer: Mapping[str, Any]) -> None:
@@ -91,7 +92,10 @@ def _table(parts: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _culprits(culprits: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{one['name']} {duration(one['time_s'])}" for one in culprits[:_MOST_CULPRITS]) or UNDEFINED
+    """The worst of each kind, tenants first: a name says more than an id."""
+    worst = {one["by"]: one for one in reversed(culprits) if one["by"] in _KINDS}
+    found = [worst[kind] for kind in _KINDS if kind in worst]
+    return ", ".join(f"{_KINDS[one['by']]}{one['name']} {duration(one['time_s'])}" for one in found) or UNDEFINED
 
 
 def _columns(*heads: str) -> Table:

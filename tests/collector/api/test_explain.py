@@ -432,14 +432,37 @@ def test_for_whom_blocks_were_taken(rows, api):
 
 def test_the_processes_that_lost_the_time(rows, api):
     slow = [
-        request(ttft={"own_prompt": 100}, rest={"batch": 150, "stall": ms}, instance=name, slo_class="chat")
-        for name, ms in (("e1", 3000), ("e2", 1000))
+        request(
+            ttft={"own_prompt": 100}, rest={"batch": 150, "stall": ms}, instance=name, slo_class="chat", variant=new
+        )
+        for name, ms, new in (("e1", 3000, "v2"), ("e2", 1000, "v1"))
     ]
-    store(rows, [*chats(6), *slow])
-    stall = by_cause(api("explain", slo="chat"))["stall"]
-    assert [(one["by"], one["name"], one["time_s"], one["share"]) for one in stall["culprits"]] == [
+    store(rows, [*chats(6, variant="v1"), *slow])
+    parts = by_cause(api("explain", slo="chat"))
+    assert [(one["by"], one["name"], one["time_s"], one["share"]) for one in parts["stall"]["culprits"]] == [
         ("process", "engine e1", 3.0, 0.75), ("process", "engine e2", 1.0, 0.25),
+        ("variant", "v2", 3.0, 0.75), ("variant", "v1", 1.0, 0.25),
     ]  # fmt: skip
+    # No process is to blame for a request's own work.
+    assert {(one["by"], one["share"]) for one in parts["own_prompt"]["culprits"]} == {("variant", 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("cause", "held"), [("wait_batch", (2.92, 9.0)), ("wait_kv", (16 * 2.92, 1090 * 9.0)), ("stall", None)]
+)
+def test_the_tenants_whose_requests_had_the_places_or_the_blocks(rows, api, cause, held):
+    """Asked about one tenant's requests alone. A request that waits has neither, nor have those of other processes."""
+    slow = request(ttft={"own_prompt": 80, "wait_kv": 20, cause: 820}, rest={"batch": 150, "alone": 50})
+    small = {"tenant": "small", "slo_class": "chat", "input_tokens": 5}
+    long = request(ttft={"own_prompt": 100}, rest={"batch": 8900}, tokens=90, tenant="bulk", input_tokens=1000)
+    slow[0]["queue_ns"] = (slow[0]["e2e"] // MS - 280) * MS
+    elsewhere = (long[0] | {"instance": "other", "tenant": "third"}, long[1])
+    client = (long[0] | {"vantage": "client", "tenant": "fourth"}, long[1])
+    store(rows, [*[(one | small, causes) for one, causes in (*chats(6), *[slow] * 4)], long, elsewhere, client])
+    part = by_cause(api("explain", slo="chat", tenant="small"))[cause]
+    told = {one["name"]: (one["time_s"], one["share"]) for one in part["culprits"] if one["by"] == "tenant"}
+    shares = {name: n / sum(held) for name, n in zip(("small", "bulk"), held, strict=True)} if held else {}
+    assert told == {name: pytest.approx((part["excess_s"] * n, n)) for name, n in shares.items()}
 
 
 def test_a_tenant_sees_its_own_requests_and_no_name_of_another(rows, slos_file, clock, ingest_status, tmp_path):

@@ -167,6 +167,15 @@ class TestWhyAnSloBurns:
         assert self.shares(samples, "slo_culprit_share", "name") == {"bulk": pytest.approx(1, abs=0.001)}
         assert self.shares(samples, "slo_culprit_share", "by").keys() == {"tenant"}
 
+    def test_waits_name_the_tenant_whose_requests_had_the_blocks_and_the_variant(self, scrape, explain):
+        explain(*[(CHAT, FAST)] * 6, *[(SLOW, WAITED)] * 3, tenant="small", input_tokens=100, queue_ns=0)
+        explain((CHAT, FAST), tenant="bulk", input_tokens=5000, queue_ns=0)
+        explain((CHAT | {"ended": NOW - 1800 * SECOND}, FAST), instance="i-2", variant="old", tenant="small")
+        samples = scrape()
+        bulk = pytest.approx(5010 / (5010 + 6 * 110 + 3 * 2 * 110))  # each has ten tokens more, and three take 2 s
+        assert self.shares(samples, "slo_culprit_share", "by") == {"process": 1, "variant": 1, "tenant": bulk}
+        assert self.shares(samples, "slo_culprit_share", "name").keys() == {"engine i-1", "baseline", "bulk"}
+
     def test_old_bad_requests_do_not_speak_for_those_of_the_last_minutes(self, scrape, explain):
         old = {"ended": NOW - 900 * SECOND}
         explain(*[(SLOW | old, {"ttft_stall_us": 800_000})] * 20, *[(CHAT, FAST)] * 6, (SLOW, WAITED))
