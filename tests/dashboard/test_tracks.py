@@ -8,6 +8,7 @@ import pytest
 
 from dashboard import tracks, why
 from dashboard.components.trail import COLOURS
+from dashboard.views import request_head
 
 NAMES = list(COLOURS)
 START = "2026-11-26T10:00:00Z"
@@ -251,3 +252,23 @@ class TestWhy:
         assert "TTFT 50.0 ms, TPOT 30.0 ms" in text
         assert "this one 300 ms, TPOT 350 ms" in text
         assert "TPOT 30" not in why.typical(request(output_tokens=1), self.explained())
+
+
+BOUNDS = (("at_least", "0ns"), ("at_most", "9000000000ns"))
+
+
+@pytest.mark.parametrize(("at", "slower", "faster"), [(0, 1, None), (1, 2, 0), (299, None, 298)])
+def test_the_next_slower_and_faster_request_are_found_among_any_number(monkeypatch, at, slower, faster):
+    latencies = [2.0 + n / 1000 for n in range(300)]
+
+    def fetch(query):
+        asked = dict(query.params)
+        low, high = (float(asked.get(name, other).removesuffix("ns")) / 1e9 for name, other in BOUNDS)
+        found = sorted((s for s in latencies if low <= s <= high), reverse=asked.get("order") != "asc")
+        rows = [{"trace_id": f"{s:.3f}", "span_id": "s"} for s in found[: int(asked["limit"])]]
+        return {"requests": rows}
+
+    monkeypatch.setattr(request_head, "fetch", fetch)
+    told = request_head.neighbours([], {"ttft_s": latencies[at], "span_id": "s"}, "ttft")
+    expected = [None if n is None else f"{latencies[n]:.3f}" for n in (slower, faster)]
+    assert [one and one["trace_id"] for *_, one in told] == expected
