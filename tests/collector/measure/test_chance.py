@@ -89,6 +89,16 @@ def test_numbers_of_one_request_are_one_piece_of_evidence():
     assert few.n == 4
 
 
+def test_few_requests_with_many_numbers_widen_an_interval_more_than_as_many_numbers():
+    """Twenty requests have the squares of few behind their variance, and more of them lie above a lower bound."""
+    steps = np.exp(np.arange(20) / 20)
+    alone = ratio(_sample(steps), _sample(steps), 0.7)
+    tokens = _sample(np.repeat(steps, 50) * np.tile(np.linspace(0.99, 1.01, 50), 20))
+    found = ratio(*[replace(tokens, requests=np.arange(1000) // 50)] * 2, 0.7)
+    wider = math.log(found.low) / math.log(alone.low)
+    assert wider == pytest.approx(1.109, abs=0.004), "1.086 without Student's t, 1.102 without the lower bound's error"
+
+
 def test_bursts_make_an_interval_wider_and_common_bursts_do_not():
     rng = np.random.default_rng(9)
     own, common = [], []
