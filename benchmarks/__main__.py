@@ -24,6 +24,7 @@ BENCHMARKS = (
     "engine_pressure",
     "alerts_simulation",
     "alerts_kv_waits",
+    "alerts_counts",
     "chance",
     "alerts_cost",
     "alerts",

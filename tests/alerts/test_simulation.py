@@ -1,10 +1,12 @@
 """The simulation of false pages judges as the collector does, and the shipped guards hold in one month of it."""
 
 from decimal import Decimal
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from benchmarks import alerts_counts
 from benchmarks.alerts_kv_waits import tickets
 from benchmarks.alerts_simulation import STEP_S, false_alarms, month
 from collector.slo.burn import Tally, burn_rules, fires, load_windows
@@ -55,3 +57,14 @@ def test_requests_are_bad_at_the_rate_of_the_budget():
 def test_waits_for_blocks_are_a_ticket_where_blocks_are_few(blocks, is_any):
     found = tickets(np.random.default_rng(4), 2.0, blocks, 1 / 24)
     assert (found["share"] > 0.25, found["tickets_per_30_days"] > 0) == (is_any, is_any)
+
+
+def test_healthy_traffic_makes_a_ticket_a_month_at_most_and_a_storm_makes_one():
+    random = np.random.default_rng(3)
+    found = alerts_counts.month(random, 12, 1.2)
+    assert {name for name, on in found.items() if alerts_counts.begins(name, on) > 1} == set()
+    with patch.object(alerts_counts, "PREEMPTED", 0.5):
+        assert alerts_counts.begins("kv_eviction", alerts_counts.month(random, 12, 1.2)["kv_eviction"]) > 0
+    waits = np.zeros(100, bool)
+    waits[10:30] = waits[40:65] = True  # 10 and 12.5 minutes
+    assert alerts_counts.begins("kv_full", waits) == 1

@@ -751,7 +751,7 @@ def plain(many, limits, left_out):
 
 
 def middle(ok, values):
-    """Those whose value is in the middle half."""
+    """Requests whose value is in the middle half."""
     if not values:
         return []
     low, high = np.percentile(values, 25, method="lower"), np.percentile(values, 75, method="higher")

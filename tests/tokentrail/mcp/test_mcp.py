@@ -277,7 +277,7 @@ def someones(random, parameter):
 
 
 def anonymous(value):
-    """The same with what nobody has in place of what globex has."""
+    """An answer with what nobody has in place of what globex has."""
     written = json.dumps(value).replace("globex", "nobody").replace("Globex", "Nobody")
     return json.loads(written.replace(THEIR_TRACE[:8], NOBODY[:8]).replace(THEIR_TRACE[:8].upper(), NOBODY[:8].upper()))
 
