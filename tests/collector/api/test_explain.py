@@ -173,6 +173,9 @@ def test_each_request_is_compared_with_its_own_model(rows, api):
     assert (answer["typical"]["ttft_from_s"], answer["typical"]["ttft_to_s"]) == (0.1, 0.3)
     assert answer["note"] is None
     store(rows, [request(ttft={"stall": 800}, rest={"batch": 100}, model="new", slo_class="chat")])
+    slower = request(ttft={"own_prompt": 400}, rest={"batch": 100}, model="small", slo_class="chat")
+    store(rows, [(slower[0] | {"ended": NOW - 2000 * SECOND - i}, slower[1]) for i in range(60)])
+    assert api("explain", slo="chat")["typical"]["ttft_to_s"] == 0.3, "small has enough good ones in the window"
     assert api("explain", slo="chat")["note"].startswith("1 requests are compared with other models")
 
 
