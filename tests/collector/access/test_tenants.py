@@ -145,8 +145,9 @@ def add_traffic(rows, tenant, trace):
     process = {name: own[name] for name in ("service", "instance", "variant")}
     engine = {"engine": f"{tenant}-server"}
     request = rows.request(
-        **own, **engine, trace_id=trace, request_id=f"{tenant}-request", queue_ns=SECOND // 4, ended=NOW - 2 * SECOND
-    )
+        **own, **engine, trace_id=trace, request_id=f"{tenant}-request", queue_ns=SECOND // 4, ended=NOW - 2 * SECOND,
+        gap_ns=400_000_000,
+    )  # fmt: skip
     rows.tokens(request, [500_000, 100_000, 400_000])
     rows.phases(request, [("queued", SECOND // 4), ("decode", SECOND - SECOND // 4)])
     rows.causes([(request, {"ttft_busy_us": 1})])
