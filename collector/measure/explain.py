@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import get_args
 
 import numpy as np
@@ -42,7 +43,7 @@ from collector.measure.explanation import (
     sentence,
 )
 from collector.measure.reader import Reader
-from collector.measure.replayed import Replays, read_replays
+from collector.measure.replayed import Replays, read_of_culprit, read_replays
 from collector.measure.served import Served, advice, read_models, read_processes
 from collector.measure.slowest import by_group, by_model, slowest
 from collector.measure.tail import Beyond, Floats, shares
@@ -57,6 +58,9 @@ from collector.slo.model import Promise, Slo
 from collector.sql.fragment import TRUE, all_of
 
 _MOST_MODELS = 20
+_WORST = {"tenant": 3, "request": 1}
+_MOST_LEFT_OUT = 6
+"""Culprits whose requests are left out of replays: so many of each cause, the largest causes first."""
 
 
 @dataclass(frozen=True)
@@ -303,7 +307,7 @@ class _Answer:
                 requests=self._number(float(most[i])) if is_compared else None,
                 budget_share=self._of_budget(float(most[i])) if is_compared else None,
                 without=None if self._hidden or PARTS[i] == "unexplained" else self._without([PARTS[i]]),
-                culprits=culprits[PARTS[i]],
+                culprits=self._with_replays(culprits[PARTS[i]]),
                 exemplars=examples[PARTS[i]],
                 advice=advice(PARTS[i], engines),
             )
@@ -335,6 +339,28 @@ class _Answer:
             if name in HELD:
                 found[name] = [*found[name], *of_holders(held, lost[name], name)]
         return found
+
+    def _with_replays(self, culprits: Sequence[Culprit]) -> list[Culprit]:
+        """These; the worst of a kind with what would be without them, if replays can tell."""
+        if not isinstance(self._replays, Replays):
+            return [*culprits]
+        told = []
+        for by, of_kind in groupby(culprits, lambda one: one.by):
+            for place, one in enumerate(of_kind):
+                is_asked = place < _WORST.get(by, 0)
+                told.append(self._without_culprit(self._replays, one) if is_asked else one)
+        return told
+
+    def _without_culprit(self, replays: Replays, culprit: Culprit) -> Culprit:
+        key = culprit.by, culprit.span_id or culprit.name
+        if key not in self._left_out and len(self._left_out) < _MOST_LEFT_OUT:
+            self._left_out[key] = replays.without_requests(read_of_culprit(self.reader, replays, culprit))
+        return culprit.model_copy(update={"without": self._left_out.get(key)})
+
+    @cached_property
+    def _left_out(self) -> dict[tuple[str, str], WithoutOut | None]:
+        """What is known by culprit."""
+        return {}
 
     @cached_property
     def _processes(self) -> Mapping[int, Served]:

@@ -64,6 +64,9 @@ class Culprit(Answer):
     tenant that held places or KV blocks, its part of that."""
     share: float | None
     """Its part of all such time."""
+    without: WithoutOut | None = None
+    """With `replay=true`, for the three worst tenants and the worst request of the largest causes: the attainment of
+    all others, had these requests never come."""
 
 
 class Exemplar(Answer):

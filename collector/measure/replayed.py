@@ -1,4 +1,4 @@
-"""What would have been without a cause, by replays of the recorded requests through a simulation of their engines."""
+"""What would have been without a cause or a culprit, by replays of the recorded requests in simulated engines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from collector.causes.simulate import Scheduling
 from collector.explainer.models import References
 from collector.explainer.reading import Happened, Process, happened
 from collector.measure.explained import Array, has_ended_ok, marks, read_chosen
-from collector.measure.explanation import HIDDEN_FROM, ReplayOut, WithoutOut
+from collector.measure.explanation import HIDDEN_FROM, Culprit, ReplayOut, WithoutOut
 from collector.measure.reader import Reader
 from collector.measure.times import HOUR_NS, SECOND_NS, rfc3339
 from collector.measure.window import Window
 from collector.slo.cells import Cells
 from collector.slo.model import Promise
+from collector.sql.fragment import Fragment, all_of
 
 MOST_REPLAYED: Final = 3000
 """Requests of all processes together, the newest. One is replayed in 20 to 30 µs, twenty-one times for each cause."""
@@ -58,8 +59,10 @@ class Replays:
 
     promise: Promise
     window: Window
+    marks: Array
+    """Of each judged request, by which it is known."""
     good: Bools
-    """Of each judged request, the recorded verdict."""
+    """Its recorded verdict."""
     ok: Bools
     """It ended ok. The verdict of others stands, since nobody knows how they would have gone on."""
     served: Sequence[_Served]
@@ -104,9 +107,14 @@ class Replays:
         found = self._known[left_out]
         return found and found.model_copy(update={"causes": sorted(causes, key=PARTS.index)})
 
-    def _replayed(self, causes: frozenset[str]) -> WithoutOut | None:
-        kept, unknown = [], len(self.good)
-        rest = np.ones(len(self.good), np.bool_)
+    def without_requests(self, left_out: Array) -> WithoutOut | None:
+        """The attainment of the other requests if these rows of `read_chosen` had never come. None: nobody knows."""
+        return self._replayed(frozenset(), marks(left_out["end_ns"], left_out["key"]))
+
+    def _replayed(self, causes: frozenset[str], left_out: Array | None = None) -> WithoutOut | None:
+        gone = np.empty(0, np.uint64) if left_out is None else left_out
+        rest = ~np.isin(self.marks, gone)
+        kept, unknown = [], int(rest.sum())
         limits: dict[str, Floats | float] = {name: float(ns) for name, ns in self.promise.thresholds.given().items()}
         for one in self.served:
             if time.monotonic() > self.clock:
@@ -120,6 +128,7 @@ class Replays:
                 kv_events=one.found.copies,
                 reference=one.reference,
                 without=causes,
+                left_out=np.isin(_marks(one.found.requests), gone),
             )
             if found is None:
                 continue
@@ -130,13 +139,13 @@ class Replays:
             recorded[one.wanted] = self.good[place]
             found = replace(found, replayed=found.replayed & can)
             kept.append(found.kept(recorded, **limits))
-            unknown -= int((found.replayed & one.wanted).sum())
+            unknown -= int((found.replayed & found.wanted).sum())
             rest[place] = False
         if not kept:
             return None
         stands = np.broadcast_to(self.good[rest], (len(kept[0]), int(rest.sum())))
         told = attainment_of(np.concatenate([*kept, stands], 1), unknown)
-        if told is None or self.attainment is None or unknown > HIDDEN_FROM * len(self.good):
+        if told is None or self.attainment is None or unknown > HIDDEN_FROM * told.requests:
             return None
         return WithoutOut(
             causes=[],
@@ -191,15 +200,34 @@ def read_replays(reader: Reader, population: Window, promise: Promise) -> Replay
         served.append(_Served(found, found.scheduling, model, place, place >= 0))
     if not served:
         return f"the engine has not told its limits: {', '.join(silent[:3])}"
-    return Replays(promise, window, good, has_ended_ok(chosen), served, shortened, time.monotonic() + MOST_S)
+    known = marks(chosen["end_ns"], chosen["key"])
+    return Replays(promise, window, known, good, has_ended_ok(chosen), served, shortened, time.monotonic() + MOST_S)
+
+
+def read_of_culprit(reader: Reader, replays: Replays, culprit: Culprit) -> Array:
+    """The requests of a tenant, or the one of a culprit, that came with those that are replayed."""
+    if culprit.by == "tenant":
+        own = Fragment("tenant = {culprit_tenant:String}", {"culprit_tenant": culprit.name})
+    else:
+        ids = {"culprit_trace": culprit.trace_id, "culprit_span": culprit.span_id}
+        trace = "toFixedString(unhex({culprit_trace:String}), 16)"
+        own = Fragment(f"trace_id = {trace} AND span_id = toFixedString(unhex({{culprit_span:String}}), 8)", ids)
+    window = replays.window
+    before = replace(window, start_ns=max(0, window.start_ns - _BEFORE_NS), filter=all_of(reader.tenant_filter, own))
+    return read_chosen(reader, before, [replays.promise], 1)
 
 
 def _places(requests: Columns, chosen: Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The place of each request among the chosen ones; -1 for one that is not there."""
-    keys = np.asarray(requests["key"], np.uint64) & np.uint64(0xFFFFFFFF)
-    wanted, there = marks(np.asarray(requests["end"], np.int64), keys), marks(chosen["end_ns"], chosen["key"])
+    wanted, there = _marks(requests), marks(chosen["end_ns"], chosen["key"])
     if not len(there):
         return np.full(len(wanted), -1)
     order = np.argsort(there, kind="stable")
     place = order[np.minimum(np.searchsorted(there, wanted, sorter=order), len(there) - 1)]
     return np.where(there[place] == wanted, place, -1)
+
+
+def _marks(requests: Columns) -> Array:
+    """By which the requests of a process are known, as `marks` of chosen ones."""
+    keys = np.asarray(requests["key"], np.uint64) & np.uint64(0xFFFFFFFF)
+    return marks(np.asarray(requests["end"], np.int64), keys)

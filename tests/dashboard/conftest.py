@@ -119,7 +119,7 @@ TRACE = "a" * 32
 
 @pytest.fixture(scope="session")
 def components_found():
-    """For each page, AppTest looks into all installed packages for components of Streamlit: 0.4 s of CPU, here once."""
+    """For each page, AppTest looks into all installed packages for components of Streamlit: 0.2 s of CPU, here once."""
     from streamlit.components.v2 import manifest_scanner  # late: it takes a second
 
     found = cache(manifest_scanner.scan_component_manifests)

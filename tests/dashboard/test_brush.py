@@ -10,6 +10,7 @@ from tests.dashboard.browser import finished
 
 LEFT, RIGHT, BELOW = 54, 10, 37
 """Pixels of the map beside its cells, and below them."""
+LABELS = ("model", "variant", "tenant", "engine", "instance")
 
 
 def parameters(page):
@@ -26,7 +27,7 @@ def listed(page, more=""):
 def asked(collector, page, **more):
     """How many requests the API has of what the page's URL says."""
     told = parameters(page)
-    params = {name: told[name] for name in ("slo", "variant", "model", "tenant") if name in told}
+    params = {name: told[name] for name in ("slo", "min_input_tokens", *LABELS) if name in told}
     params |= {"start": told["t0"], "end": told["t1"], "metric": "ttft", "limit": 1}
     params |= {name: f"{float(told[at]):.9f}s" for name, at in (("at_least", "lo"), ("at_most", "hi"))}
     return collector.get(f"/api/v1/requests?{urlencode(params | more)}").json()["total"]
@@ -74,8 +75,10 @@ def test_a_brush_a_click_and_a_link_lead_to_the_same_requests(page, day_url, run
     assert slow == asked(collector, page)
 
     # A difference, kept by a click.
-    page.get_by_role("button", name=re.compile("^is( v2.4)?$")).first.click()
-    page.wait_for_url(re.compile(r"[?&](model|variant|tenant|engine)="))
+    labelled = page.locator("[class*='st-key-difference-']").filter(has_text=re.compile(f"({'|'.join(LABELS)}) = "))
+    named = page.get_by_role("button", name=re.compile(r"^is (?!not\b)"))  # a label that goes with the condition
+    labelled.get_by_role("button", name="is", exact=True).or_(named).first.click()
+    page.wait_for_url(re.compile(f"[?&]({'|'.join(LABELS)})="))
     chip = page.locator(".st-key-chip-0").get_by_role("button")
     chip.wait_for()
     name, value = chip.inner_text().splitlines()[0].split(": ")

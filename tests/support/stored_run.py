@@ -8,7 +8,7 @@ STEP_NUMBERS = ("step", "prefill_tokens", "decode_tokens", "running", "waiting")
 
 
 class StoredRun:
-    """Puts the rows of a run into a store, moved by `shift` ns."""
+    """Puts the rows of a run into a store, moved by `shift` ns. `fields` of requests, or a function of a key."""
 
     def __init__(self, rows, one, shift, segments, only, fields):
         self.rows, self.run, self.shift, self.fields = rows, one, shift, fields
@@ -27,7 +27,7 @@ class StoredRun:
             "output_tokens": tokens, "tpot_ns": (e2e - row["ttft_ns"]) / (tokens - 1) if tokens > 1 else None,
             "segment": f"s{row['key'] * segments // len(self.run.requests['key'])}", "ingested_at": time.time_ns(),
             **{name: int(row[name]) for name in row if name.startswith("wait_") and not np.isnan(row[name])},
-            **self.fields,
+            **(self.fields(row["key"]) if callable(self.fields) else self.fields),
         }  # fmt: skip
 
     def put(self, *, steps):

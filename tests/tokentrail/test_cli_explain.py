@@ -33,7 +33,8 @@ ANSWER = {
             advice="Give the cache more memory.",
             exemplars=[{"trace_id": TRACE, "span_id": "aa", "time_s": 0.8, "excess_s": 0.7}],
             culprits=[
-                {"by": "process", "name": name, "time_s": s} for name, s in (("e1", 3.0), ("e2", 0.2), ("e3", 0.1))
+                {"by": "process", "name": name, "time_s": s, "without": None}
+                for name, s in (("e1", 3.0), ("e2", 0.2), ("e3", 0.1))
             ],
         ),
         part("batch", share=0.0, excess_s=-0.5, without=None, advice="Fewer at once."),
@@ -54,8 +55,8 @@ def test_the_sentence_comes_first_and_the_next_command_last():
     assert lines[-1].endswith(f"explain {TRACE}")
     first = next(line for line in lines if line.startswith("wait_kv"))
     assert [told for told in ("84 %", "3.20 s", "3.28 s", "99.1 %") if told not in first] == []
-    assert "e1 3.00 s, e2 200 ms" in first
-    assert "e3" not in first, "two are enough for a line"
+    assert "e1 3.00 s" in first
+    assert "e2" not in first, "the worst of each kind is enough for a line"
     second = next(line for line in lines if line.startswith("batch"))
     assert "−500 ms" in second
     assert "–" in second, "what is not known is no number"
@@ -75,6 +76,16 @@ def test_what_is_missing_and_what_helps_is_told():
     nothing = {"parts": [], "without": [], "not_ended": [], "note": None, "without_hidden": None, "levels": []}
     nothing |= {"replay": None, "typical": None}
     assert text(show, {"sentence": "No request is bad.", **nothing}) == "No request is bad.\n"
+
+
+def test_what_would_be_without_a_culprit():
+    without = {"attainment": 0.97, "kind": "replay", "low": 0.96, "high": 0.98}
+    burst = {"by": "tenant", "name": "globex\x1b[2J", "time_s": 9.0, "without": without}
+    parts = [part(cause, culprits=[burst], advice="") for cause in ("wait_batch", "others_prompts")]
+    replay = {"requests": 380, "attainment": 0.64, "note": None}
+    told = text(show, ANSWER | {"parts": parts, "replay": replay}).splitlines()
+    said = "had the requests of tenant globex\\x1b[2J never come: 97 % (96 % to 98 %) of the others good (replay)"
+    assert [line for line in told if "never come" in line] == [said]
 
 
 def test_one_request():

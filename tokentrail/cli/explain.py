@@ -28,6 +28,12 @@ def show(console: Console, answer: Mapping[str, Any]) -> None:
     if replay := answer["replay"]:
         told = f"{count(replay['requests'])} requests, of which {percent(replay['attainment'])} were good"
         print_line(console, f"replayed: {told}{'; ' + replay['note'] if replay['note'] else ''}")
+        culprits = {f"{one['by']} {one['name']}": one for part in answer["parts"] for one in part["culprits"]}
+        for name, one in culprits.items():
+            if without := one["without"]:
+                print_line(
+                    console, f"had the requests of {name} never come: {_good(without)} of the others good (replay)"
+                )
     for waiting in answer["not_ended"]:
         print_line(console, f"not ended: {waiting['text']}")
     for note in (answer["note"], answer["without_hidden"] and f"without a cause: {answer['without_hidden']}"):

@@ -15,7 +15,7 @@ from collector.slo.model import load_slos
 from collector.status import IngestStatus
 from tests.collector.rows import SECOND
 from tests.support.keys import access_to, add_key
-from tests.support.simulated_engine import MS, Faults, Law, S, chats, run
+from tests.support.simulated_engine import MS, Faults, Law, Load, S, chats, run
 from tests.support.stored_run import StoredRun
 
 LIMITS = {"ttft": 150 * MS, "tpot": 20 * MS}
@@ -39,10 +39,10 @@ def put(rows, clock):
     """Store a run that ended a second ago, explained, with the limits of its engine."""
     rows.store.client().command("TRUNCATE TABLE explained_segments")
 
-    def put(one, *, steps=True, limits=True, **fields):
+    def put(one, *, steps=True, limits=True, fields_of=None, **fields):
         clock.now = time.time_ns()
         shift = clock.now - SECOND - int(one.requests["end"].max())
-        StoredRun(rows, one, shift, 1, lambda _: True, fields).put(steps=steps)
+        StoredRun(rows, one, shift, 1, lambda _: True, fields_of or fields).put(steps=steps)
         told = one.scheduling
         names = ("max_seqs", "max_batched_tokens", "block_size", "kv_blocks", "watermark_blocks", "chunked_prefill")
         known = {name: getattr(told, name) for name in names} if limits else {}
@@ -54,7 +54,7 @@ def put(rows, clock):
 
 @pytest.fixture
 def explain(api):
-    return lambda **asked: api("explain", **ASKED, **asked)
+    return lambda **asked: api("explain", **(ASKED | asked))
 
 
 def of_stall(answer):
@@ -83,6 +83,38 @@ def test_the_answer_is_that_of_the_replay_and_tells_what_was_without_the_fault(p
     assert first["replay"] is None
     assert of_stall(first)["kind"] == "first order"
     assert of_stall(first)["attainment"] < told["attainment"] - 0.02, "it leaves the queue there"
+
+
+def test_what_would_be_without_the_tenant_that_sent_a_burst(put, explain, plain):
+    burst = Load([12 * S + i * 1000 for i in range(80)], [[5] * 100] * 80, [120] * 80)
+    load, sent = chats(300, seed=7).with_more(burst)
+    put(run(load, law=Law(), seed=7), fields_of=lambda key: {"tenant": "globex" if key in sent else "acme"})
+    answer = explain(tenant="acme")
+    (place,) = [part for part in answer["parts"] if part["cause"] == "wait_batch"]
+    tenants = {one["name"]: one["without"] for one in place["culprits"] if one["by"] == "tenant"}
+    told, truly = tenants["globex"], plain.good(**LIMITS).mean()
+    assert told["kind"] == "replay"
+    assert told["low"] <= truly <= told["high"]
+    assert told["attainment"] == pytest.approx(truly, abs=0.02)
+    assert told["points"] == pytest.approx(100 * (told["attainment"] - answer["replay"]["attainment"]))
+    assert told["points"] > 5
+    assert [one["without"] for one in place["culprits"] if one["by"] == "process"] == [None]
+    assert tenants["acme"] is None, "nobody else is asked about"
+
+
+def test_what_would_be_without_one_long_prompt(put, explain, plain):
+    load, (guilty,) = chats(300, seed=7).with_more(Load([12 * S], [[5] * 6000], [20]))
+    put(run(load, law=Law(), seed=7), fields_of=lambda key: {"tenant": "large" if key == guilty else "acme"})
+    answer = explain()
+    (part,) = [part for part in answer["parts"] if part["cause"] == "others_prompts"]
+    worst = next(one for one in part["culprits"] if one["by"] == "request")
+    assert worst["name"].endswith("6000 tokens")
+    told, truly = worst["without"], plain.good(**LIMITS).mean()
+    assert told["attainment"] == pytest.approx(truly, abs=0.02)
+    assert told["attainment"] > answer["attainment"]
+    others = [one for one in part["culprits"] if one["by"] == "request"][1:]
+    assert [one["without"] for one in others] == [None] * len(others)
+    assert all(one["without"] is None for part in explain(replay=False)["parts"] for one in part["culprits"])
 
 
 def test_of_many_requests_the_newest_are_replayed(put, explain, frozen, monkeypatch):
