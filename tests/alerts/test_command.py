@@ -225,7 +225,7 @@ def test_rules_with_other_thresholds_times_or_labels_are_found_in_plain_words(lo
         f"{conditions} the expression of {full} (severity=ticket) has `{words} 0.5`; it must be `{words} 0.95`"
     ]
     assert changed(full, lambda rule: rule.update(duration=60)) == [
-        f"{conditions} {full} (severity=ticket) has `for: 1m`; it must be `for: 2m`"
+        f"{conditions} {full} (severity=ticket) has `for: 1m`; it must be `for: 10m`"
     ]
     assert changed("TokentrailStoreDamaged", lambda rule: rule.update(duration=1.5)) == [
         f"{conditions} TokentrailStoreDamaged (severity=ticket) has `for: 1500ms`; it must be `for: 0s`"

@@ -178,7 +178,7 @@ def test_what_happens_to_requests_makes_alerts_fire(served, prometheus, query, f
     assert firing() == set()
 
     now = time.time_ns()
-    for i in range(5):
+    for i in range(12):
         rows.kv_event(start=now + i, segment="one")
     rows.cold_start(start=now - 3 * SECOND, duration=2 * SECOND, segment="one")
     made = fail(rows, live, "one", 40, now)

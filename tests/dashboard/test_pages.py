@@ -50,7 +50,8 @@ class TestNow:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def now(cls, page, dashboard):
+    def now(cls, page, dashboard, collector, api):
+        collector.wait_until(lambda: api("slos")["slos"][0]["firing"] == "page")  # burns count what arrived a while ago
         page.goto(f"{dashboard}/?range=1h&utc=true")
         part(page, "charts").locator("canvas").nth(3).wait_for()
         return page

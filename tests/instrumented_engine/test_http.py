@@ -126,7 +126,8 @@ def test_the_answer_to_a_client_that_left_has_the_status_499(server):
     sent = []
 
     async def ask():
-        news = iter([{"type": "http.request", "body": BODY, "more_body": False}])
+        body = json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 100, "ignore_eos": True}).encode()
+        news = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def receive():
             return next(news, {"type": "http.disconnect"})

@@ -26,8 +26,8 @@ HOP_MEDIAN_S = 0.1
 SETTLE_S = 20.0
 ALERT_S = 60.0
 """An alert fires a scrape and an evaluation after its cause; on a busy machine both are late."""
-EVICTIONS_ALERT_FROM = 6
-"""Preemptions from which their alert must fire. It needs an increase of three, and the first scrape may see some."""
+EVICTIONS_ALERT_FROM = 20
+"""Preemptions from which their alert must fire. It needs an increase of ten, and the first scrape may see some."""
 MOST_DETAILS = 60
 """Requests that are compared token by token. Each is a query of the store."""
 
