@@ -18,7 +18,7 @@ from collector.measure.incidents import incidents
 from collector.measure.reader import Reader
 from collector.measure.slos import SloOut, slos
 from collector.measure.standing import State, burn_of, slo_of, stands
-from collector.measure.times import DAY_NS, parse_moment
+from collector.measure.times import DAY_NS, parse_moment, rfc3339
 from collector.measure.window import Window
 
 _NOTHING: Final = Hit(None, None, None)
@@ -67,6 +67,11 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
     if burn is not None and told.slo is not None:
         more = hit(reader, window, vantage, slo_of(reader, told.slo), burn, told.tenant)
         links = _links(burn, boxed)
+    elif told.slo is not None and told.state in ("spent", "danger"):
+        since_ns = window.start_ns if told.since_ns is None else told.since_ns
+        asked = {"slo": told.slo.name, "start": rfc3339(since_ns), "end": rfc3339(window.end_ns)}
+        bad = Link(title="See the bad requests", page="explore", params={**asked, "verdict": "bad"})
+        links = [bad, Link(title="Where the time went", page="tail", params=asked)]
     return VerdictOut(
         window=WindowOut.of(window, reader.complete_ns),
         state=told.state,

@@ -230,6 +230,9 @@ class TestOther:
             " its budget is spent since 19 Nov 09:00 UTC."
         )
         assert (answer["state"], answer["since_ns"]) == ("spent", NOW - (2 * DAY + 3600) * SECOND)
+        listed, explained = answer["links"]
+        assert api("requests", **listed["params"])["total"] == 50
+        assert api("explain", **explained["params"])["selected"]["requests"] == 50
         quiet = api("verdict", start="-31h", end="-30h")
         assert (quiet["state"], quiet["slos"][0]["budget_left"] < 0) == ("quiet", True)
 
