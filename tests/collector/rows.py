@@ -163,11 +163,12 @@ def _causes(request, fields, key):
     unknown_us = 0 if tokens is not None and tokens < 2 else 2**32 - 1
     tpot_us = unknown_us if tpot_ns is None else -(-math.ceil(tpot_ns) // 1000)
     gap_ns, visible_ns = request["gap_ns"], request["first_visible_ns"]
-    seen_us = ttft_us if request["reasoning_tokens"] == 0 or tokens == 0 else 2**32 - 1
+    known_us = {"known": min(max(ttft_us, 1), 2**32 - 2), "none": 0, "unknown": 2**32 - 1}[first_token]
+    seen_us = known_us if request["reasoning_tokens"] == 0 or tokens == 0 else 2**32 - 1
     row = {name: request[name] for name in same} | {
         "request_key": key,
-        "gap_us": unknown_us if gap_ns is None else -(-gap_ns // 1000),
-        "first_visible_us": seen_us if visible_ns is None else max(-(-visible_ns // 1000), 1),
+        "gap_us": unknown_us if gap_ns is None else min(-(-gap_ns // 1000), 2**32 - 2),
+        "first_visible_us": seen_us if visible_ns is None else min(max(-(-visible_ns // 1000), 1), 2**32 - 2),
         "first_token": first_token,
         "ttft_unexplained_us": before - told["ttft"],
         "rest_unexplained_us": rest - told["rest"],

@@ -95,7 +95,7 @@ def test_the_status_says_how_it_stands_and_what_to_type_next(collector, api):
         text.split()[:9] for text in told.stdout.splitlines()
     ]
     assert following.startswith("next: tokentrail requests --start ")
-    assert " --cause kv_eviction --service cli --instance " in following
+    assert following.endswith(" --slo chat --verdict bad")
     as_json = run("status", *api, "--json")
     assert (as_json.exit_code, json.loads(as_json.stdout)["state"]) == (3, "spent")
     quiet = run("status", *api, "--start=-2h", "--end=-1h")

@@ -253,10 +253,10 @@ def test_a_load_that_the_user_ended_had_no_time_for_every_cause():
 @pytest.mark.parametrize(
     ("preemptions", "answers", "problems"),
     [
-        (6, [{"TokentrailColdStart"}, {"TokentrailColdStart", "TokentrailKvCacheEvictions"}], []),
-        (6, [{"TokentrailColdStart"}], ["KV eviction"]),
-        (5, [{"TokentrailColdStart"}], []),
-        (5, [set()], ["cold start"]),
+        (20, [{"TokentrailColdStart"}, {"TokentrailColdStart", "TokentrailKvCacheEvictions"}], []),
+        (20, [{"TokentrailColdStart"}], ["KV eviction"]),
+        (19, [{"TokentrailColdStart"}], []),
+        (19, [set()], ["cold start"]),
     ],
 )
 def test_alerts_are_waited_for_and_a_few_preemptions_need_none(monkeypatch, preemptions, answers, problems):
@@ -272,7 +272,7 @@ def test_alerts_are_waited_for_and_a_few_preemptions_need_none(monkeypatch, pree
 def test_no_alert_is_waited_for_without_prometheus_or_after_ctrl_c(monkeypatch):
     asked = []
     monkeypatch.setattr(result, "_settled_alerts", lambda expected, *_: asked.append(expected) or set())
-    api = FakeApi(kv={"engines": [{"preemptions": 6}]})
+    api = FakeApi(kv={"engines": [{"preemptions": 20}]})
     assert verify(api, [observed()], since=0.0, prometheus=None).problems == []
     assert verify(api, [observed()], since=0.0, prometheus="http://p", to_the_end=False).problems == []
     assert asked == [set()]
