@@ -8,7 +8,7 @@ from math import ceil, floor, log10
 
 _WIDTH, _HEIGHT = 860, 460
 _LEFT, _TOP, _RIGHT, _BOTTOM = 70, 20, 230, 50
-_COLOURS = ("#6366f1", "#0d9488", "#d97706", "#db2777", "#64748b")
+_COLOURS = ("#6366f1", "#0d9488", "#d97706", "#db2777", "#64748b", "#7c2d12", "#84cc16", "#0ea5e9", "#111827")
 
 Points = Sequence[tuple[float, float]]
 
