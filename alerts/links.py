@@ -28,6 +28,8 @@ _OF_PROCESS: Final = {
     "process_tenant": "process_tenant",
 }
 """Parameters of `/requests` by which the labels of an alert narrow its list."""
+_NO_OPTION: Final = "process_tenant"
+"""The command line has no option for it. It narrows what service and instance give already, in all but rare cases."""
 _LONG_NS: Final = 3600 * 10**9
 """The list of a condition, and a command about what lasted shorter, look back so far."""
 
@@ -83,22 +85,22 @@ class _List:
         """The parameters of the dashboard's page, with the moments at which the alert is evaluated."""
         start, end = (_TIME % before_s for before_s in (self.long_ns // 10**9, 0))
         asked = "&".join(f"{name}={quote(value)}" for name, value in self.parameters.items())
-        return f"{asked}{self._narrowed('&%s={{ . | urlquery }}')}&range=custom&start={start}&end={end}"
+        return f"{asked}{self._narrowed(self.labels, '&%s={{ . | urlquery }}')}&range=custom&start={start}&end={end}"
 
     @property
     def command(self) -> str:
         """What says why an SLO burns, and what lists the requests. Names of others are quoted for a shell."""
-        narrowed = self._narrowed(r""" --%s '{{ . | reReplaceAll "'" "'\\''" }}'""")
+        options = {name: label for name, label in self.labels.items() if name != _NO_OPTION}
+        narrowed = self._narrowed(options, r""" --%s '{{ . | reReplaceAll "'" "'\\''" }}'""")
         narrowed += f" --start -{format_duration(max(self.long_ns, _LONG_NS))}"
         asked = "".join(f" --{name} {value}" for name, value in self.parameters.items())
         why = f"tokentrail explain --slo {self.parameters['slo']}{narrowed}; " if "slo" in self.parameters else ""
         return f"{why}tokentrail requests{asked}{narrowed}"
 
-    def _narrowed(self, form: str) -> str:
+    @staticmethod
+    def _narrowed(labels: Mapping[str, str], form: str) -> str:
         """A parameter for each label that the alert has."""
-        return "".join(
-            f"{{{{ with $labels.{label} }}}}{form % name}{{{{ end }}}}" for name, label in self.labels.items()
-        )
+        return "".join(f"{{{{ with $labels.{label} }}}}{form % name}{{{{ end }}}}" for name, label in labels.items())
 
 
 TO_DOCS: Final = Links()

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from alerts.generate import generate
 from alerts.loaded import LoadedRules
 from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos
+from tests.contract.commands import cli
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = load_slos(ROOT / "alerts" / "slos.yaml")
@@ -284,6 +286,15 @@ def test_tokentrail_rules_is_the_same_command(tmp_path):
     command = [sys.executable, "-m", "tokentrail.cli", "rules", "diff", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, "+- name: tokentrail-slos-outage" in done.stdout) == (1, True), done.stderr
+
+
+def test_the_commands_of_alerts_have_options_that_the_command_line_knows():
+    known = {name: {o for p in one.params for o in p.opts} for name, one in cli().commands.items()}
+    told = " ".join(alert["annotations"].get("command", "") for alert in _alerts(ROOT / "alerts" / "rules"))
+    asked = re.findall(r"tokentrail (\w+)(.*?)(?=tokentrail |$)", told)
+    options = {(name, option) for name, rest in asked for option in re.findall(r" (--[\w-]+)", rest)}
+    assert {("explain", "--tenant"), ("requests", "--instance")} <= options
+    assert [one for one in options if one[1] not in known[one[0]]] == []
 
 
 @pytest.mark.parametrize(
