@@ -170,18 +170,31 @@ def read_explained(
             f"(request_key % {{every_chosen:UInt32}} = 0 AND {asked.sql})",
             {**asked.parameters, **chosen.bounds, "every_chosen": every_chosen},
         )
-    fragments = {**_causes_of(population, cells), "chosen": keys}
-    return Explained.of(reader.queries.array("explain_rows", fragments, ROW, **population.bounds, every=every))
+    return _read_rows(reader, population, cells, every, keys)
 
 
 def read_judged(reader: Reader, window: Window, cells: Cells) -> Explained:
     """The causes of a window's requests. Of more than `MOST_JUDGED`, some stand for the others by their weight."""
-    fragments = _causes_of(window, cells)
-    return Explained.of(reader.queries.array("explain_judged", fragments, ROW, **window.bounds, most=MOST_JUDGED))
+    every = one_in_judged(reader, window)
+    return _read_rows(reader, window, cells, every, FALSE).one_in(every)
 
 
-def _causes_of(window: Window, cells: Cells) -> dict[str, Fragment]:
-    return {"times": Fragment(", ".join(COLUMNS)), "filter": of_causes(window), "cell": cells.cell}
+def one_in_judged(reader: Reader, window: Window) -> int:
+    """Of so many requests of a window with causes one is read, that `MOST_JUDGED` are or about as many."""
+    found = reader.queries.row("explain_count", {"filter": of_causes(window)}, **window.bounds)
+    return one_in(found["n"], MOST_JUDGED)
+
+
+def _read_rows(reader: Reader, window: Window, cells: Cells, every: int, chosen: Fragment) -> Explained:
+    times = Fragment(", ".join(COLUMNS))
+    fragments = {"times": times, "filter": of_causes(window), "cell": cells.cell, "chosen": chosen}
+    return Explained.of(reader.queries.array("explain_rows", fragments, ROW, **window.bounds, every=every))
+
+
+def of_ids(trace_id: str, span_id: str | None) -> Fragment:
+    """The request with these ids, in hex."""
+    trace, span = ("toFixedString(unhex({of_trace:String}), 16)", "toFixedString(unhex({of_span:String}), 8)")
+    return Fragment(f"trace_id = {trace} AND span_id = {span}", {"of_trace": trace_id, "of_span": span_id})
 
 
 def of_causes(window: Window) -> Fragment:

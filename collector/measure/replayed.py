@@ -16,7 +16,7 @@ from collector.causes.replay import KV, LEAVABLE, attainment_of, replay
 from collector.causes.simulate import Scheduling
 from collector.explainer.models import References
 from collector.explainer.reading import Happened, Process, happened
-from collector.measure.explained import Array, has_ended_ok, marks, read_chosen
+from collector.measure.explained import Array, has_ended_ok, marks, of_ids, read_chosen
 from collector.measure.explanation import HIDDEN_FROM, Culprit, ReplayOut, WithoutOut
 from collector.measure.reader import Reader
 from collector.measure.times import HOUR_NS, SECOND_NS, rfc3339
@@ -209,9 +209,7 @@ def read_of_culprit(reader: Reader, replays: Replays, culprit: Culprit) -> Array
     if culprit.by == "tenant":
         own = Fragment("tenant = {culprit_tenant:String}", {"culprit_tenant": culprit.name})
     else:
-        ids = {"culprit_trace": culprit.trace_id, "culprit_span": culprit.span_id}
-        trace = "toFixedString(unhex({culprit_trace:String}), 16)"
-        own = Fragment(f"trace_id = {trace} AND span_id = toFixedString(unhex({{culprit_span:String}}), 8)", ids)
+        own = of_ids(culprit.trace_id or "", culprit.span_id)
     window = replays.window
     before = replace(window, start_ns=max(0, window.start_ns - _BEFORE_NS), filter=all_of(reader.tenant_filter, own))
     return read_chosen(reader, before, [replays.promise], 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -59,19 +58,13 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
     like_it = [Fragment(f"{name} = {{like_{name}:String}}", {f"like_{name}": row[name]}) for name in _LIKE_IT]
     until_ns = row["ended_ns"] + _BEHIND_NS
     window = Window(max(0, until_ns - HOUR_NS), until_ns, all_of(reader.tenant_filter, *like_it))
-    ids = {"own_trace": row["trace_id_hex"], "own_span": row["span_id_hex"]}
-    itself = (
-        "trace_id = toFixedString(unhex({own_trace:String}), 16)"
-        " AND span_id = toFixedString(unhex({own_span:String}), 8)"
-    )
-    own = Window(row["ended_ns"], row["ended_ns"] + 1, all_of(window.filter, Fragment(itself, ids)))
-    cells = Cells(reader.slos)
-    key = Fragment("request_key = {own_key:UInt32}", {"own_key": row["request_key"] & 0xFFFFFFFF})
-    known = explained.read_judged(reader, replace(own, filter=key), cells)
-    rows = Rows.of(explained.read_chosen(reader, own, [], 1), known, 1)
+    itself = explained.of_ids(row["trace_id_hex"], row["span_id_hex"])
+    own = Window(row["ended_ns"], row["ended_ns"] + 1, all_of(window.filter, itself))
+    cells, every = Cells(reader.slos), explained.one_in_judged(reader, window)
+    known = explained.read_explained(reader, window, own, cells, every, 1)
+    rows, pool = Rows.of(explained.read_chosen(reader, own, [], 1), known, 1), known.one_in(every)
     if not rows.n:
         return RequestCauses(level=None, causes=[], typical_ttft_s=None, typical_rest_s=None)
-    pool = explained.read_judged(reader, window, cells)
     if cells.judged(rows.rows["cell"]).of_all_slos().bad.any():
         pool, _ = good_ones(reader, window, pool, cells, lambda judged: judged.of_all_slos().good, rows.rows["model"])
     else:
