@@ -58,7 +58,8 @@ def served(tmp_path, clock, monkeypatch):
     status = IngestStatus()
     status.set_ready("start")
     app, live = build_api(store, load_slos(slos), status, lost_after_s=30, data_dir=tmp_path, clock=clock)
-    monkeypatch.setattr(live_module, "EVALUATE_EVERY_NS", 2 * SECOND)
+    for name, value in (("EVALUATE_EVERY_NS", 2 * SECOND), ("MOST_PAUSE_S", 0.5), ("_SHARE_OF_EVALUATIONS", 5)):
+        monkeypatch.setattr(live_module, name, value)
     live.start()
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
