@@ -43,12 +43,18 @@ _SIZES: Final = {
 """SQL of numbers. Their values are the requests above or below a quantile."""
 _MOST_SPECIFIC: Final = ("error_type", "variant", "model", "tenant", "instance", "service")
 """Of conditions that the same requests meet, that of the first of these is told: a reason stands before `status`."""
+_KINDS: Final = (
+    ("status", "error_type", "finish_reason", *_FACTS),
+    ("output_tokens", "cached_share"),
+)
+"""What became of a request, and what it met or made. All else was known when it came, and is told before these: what
+follows from being slow would explain everything."""
 _UNKNOWN: Final = -1
 _MOST_LABELS: Final = 16
 _MOST_VALUES: Final = 200
 _MOST_OF_ONE: Final = 3
 _MOST_CONDITIONS: Final = 14
-_MOST_DIFFERENCES: Final = 5
+_MOST_OF_KIND: Final = 3
 ALPHA: Final = 0.05
 """The probability that anything is called a difference where nothing differs."""
 _LEAST_LIFT: Final = 1.2
@@ -196,7 +202,8 @@ def _best(candidates: Sequence[_Candidate], everything: Sides) -> list[_Candidat
         same = [other for other in taken if other.condition.dimension == one.condition.dimension]
         if z[place] <= 0 or len(taken) == _MOST_CONDITIONS:
             break
-        if len(same) < _MOST_OF_ONE:
+        of_kind = [other for other in taken if _kind(other.condition) == _kind(one.condition)]
+        if len(same) < _MOST_OF_ONE and (not _kind(one.condition) or len(of_kind) < _MOST_CONDITIONS // 3):
             taken.append(one)
     return taken
 
@@ -256,29 +263,42 @@ def _chosen(table: _Table, counts: Mapping[str, Floats], conditions: Sequence[Tr
             columns[i, j] = table.met[:, i] & table.met[:, j]
     left = {key: column for key, column in columns.items() if _matters(table, column)}
     alone = {key: table.conditional(column, []) for key, column in left.items()}
+    kinds = {key: max(_kind(conditions[i]) for i in key) for key in left}
     found: list[Difference] = []
     known: list[Bools] = []
-    while left and len(found) < _MOST_DIFFERENCES:
-        z = {key: table.conditional(column, known) for key, column in left.items()}
-        key = max(z, key=lambda key: (round(z[key], 6), -_rank(conditions[key[0]]), -len(key)))
-        if not _is_significant(z[key], tried):
-            break
-        column = left.pop(key)
-        known.append(column)
-        behind = [
-            other
-            for other, its in left.items()
-            if _is_significant(alone[other], tried) and not _is_significant(table.conditional(its, known), tried)
-        ]
-        also = [" and ".join(conditions[i].text for i in other) for other in behind if not {*other} <= {*key}]
-        found.append(_difference(key, column, counts, conditions, z[key], tried, also))
-        bounded = {conditions[i].dimension for i in key} & {*_SIZES}  # one bound of a number says enough
-        left = {
-            other: its
-            for other, its in left.items()
-            if other not in behind and not {*key} & {*other} and not bounded & {conditions[i].dimension for i in other}
-        }
+    for kind in range(len(_KINDS) + 1):
+        for _ in range(_MOST_OF_KIND):
+            z = {key: table.conditional(column, known) for key, column in left.items() if kinds[key] == kind}
+            key = max(z, key=lambda key: (round(z[key], 6), -_rank(conditions[key[0]]), -len(key)), default=())
+            if not key or not _is_significant(z[key], tried):
+                break
+            column = left.pop(key)
+            known.append(column)
+            behind = [
+                other
+                for other, its in left.items()
+                if kinds[other] >= kind
+                and _is_significant(alone[other], tried)
+                and not _is_significant(table.conditional(its, known), tried)
+            ]
+            told = {*key}.union(*(other for other in behind if len(other) == 1))
+            named = [other for other in behind if not {*other} & {*key} and (len(other) == 1 or not {*other} & told)]
+            also = [" and ".join(conditions[i].text for i in other) for other in named]
+            found.append(_difference(key, column, counts, conditions, z[key], tried, also))
+            bounded = {conditions[i].dimension for i in key} & {*_SIZES}  # one bound of a number says enough
+            left = {
+                other: its
+                for other, its in left.items()
+                if other not in behind
+                and not {*key} & {*other}
+                and not bounded & {conditions[i].dimension for i in other}
+            }
     return found
+
+
+def _kind(condition: Trait) -> int:
+    """0: known when the request came; the last one: what became of it."""
+    return next((len(_KINDS) - i for i, names in enumerate(_KINDS) if condition.dimension in names), 0)
 
 
 def _rank(condition: Trait) -> int:

@@ -74,6 +74,14 @@ def test_the_deploy_is_of_acmes_long_prompts_on_the_new_version(lived):
     assert [(one["service"], one["value"], one["before"]) for one in changed] == [("llama-70b", "v2.4", ["v2.3"])]
 
 
+def test_a_burst_is_of_those_who_made_it_before_it_is_of_their_waiting(lived):
+    day, get = lived
+    found = get("differences", day.at(8), day.at(9), slo="chat")["differences"]
+    place = {one["dimension"]: i for i, difference in reversed([*enumerate(found)]) for one in difference["conditions"]}
+    assert place["tenant"] < place["longest_wait"], found
+    assert {"dimension": "tenant", "value": "globex"} in found[place["tenant"]]["conditions"]
+
+
 def test_the_incidents_of_the_day_are_the_hang_the_storm_and_the_starts(lived):
     _, get = lived
     found = [(one["cause"], one["instance"], one["firing"]) for one in get("incidents")["incidents"]]

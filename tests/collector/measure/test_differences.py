@@ -159,22 +159,26 @@ def test_hostile_values_arrive_as_data(differences, rows):
     assert _first(got) == {("tenant", name)}
 
 
-@pytest.mark.parametrize("planted", ["value", "pair", "nothing"])
+@pytest.mark.parametrize("planted", ["value", "pair", "nothing", "value and what follows from being bad"])
 def test_of_many_draws_what_is_planted_is_first_and_nothing_is_nothing(planted):
     """The choice alone, without a store: 200 seeds."""
     conditions = [Trait(dimension=f"d{i}", value="x") for i in range(8)]
+    follows = planted.endswith("bad")
+    if follows:
+        conditions[7] = Trait(dimension="longest_wait", value="batch")
     shares = np.array([0.5, 0.3, 0.2, 0.1, 0.4, 0.25, 0.6, 0.15])
     right = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
         met = rng.random((3000, 8)) < shares
-        hit = {"value": met[:, 2], "pair": met[:, 0] & met[:, 1], "nothing": np.zeros(3000, bool)}[planted]
+        hit = {"pair": met[:, 0] & met[:, 1], "nothing": np.zeros(3000, bool)}.get(planted, met[:, 2])
         bad = rng.random(3000) < np.where(hit, 0.25, 0.05)
+        if follows:
+            met[:, 7] = rng.random(3000) < np.where(bad, 0.95, 0.02)
         table = _Table(met, bad.astype(float), (~bad).astype(float))
         found = _chosen(table, {"selected": table.selected, "others": table.others}, conditions, 200)
-        keys = [{int(c.dimension[1:]) for c in one.conditions} for one in found]
-        wanted = {"value": [{2}], "pair": [{0, 1}], "nothing": []}[planted]
-        right += keys[:1] == wanted
+        keys = [{conditions.index(c) for c in one.conditions} for one in found]
+        right += keys[: 1 + follows] == {"pair": [{0, 1}], "nothing": []}.get(planted, [{2}, {7}][: 1 + follows])
     assert right >= 190
 
 
