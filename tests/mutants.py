@@ -235,7 +235,8 @@ class Copy:
 
     def reached(self) -> dict[str, tuple[float, list[str]]]:
         """The seconds of each test, and the functions that it enters, as learned here or in another run of today."""
-        if not REACHED.exists() or time.time() - REACHED.stat().st_mtime > DAY_S:
+        least = max(time.time() - DAY_S, (ROOT / "tests" / "reached.py").stat().st_mtime)
+        if not REACHED.exists() or REACHED.stat().st_mtime < least:
             print("tests run once, to learn what each of them enters; 3 minutes on two idle cores", file=sys.stderr)
             (found := self.folder.with_name("reached")).mkdir()
             tier = ["-m", "not slow or store", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]

@@ -44,6 +44,7 @@ def pytest_runtest_makereport(item: Any, call: Any) -> None:
     test = item.nodeid.partition("[")[0]
     file, codes, now = test.partition("::")[0], [*_entered.values()], cpu_s()
     _entered.clear()
+    sys.settrace(_trace)  # Python ends it at a RecursionError
     found = {f"{code.co_filename.removeprefix(ROOT)}:{code.co_qualname.partition('.<locals>')[0]}" for code in codes}
     entry = file if call.when == "setup" else test
     new = {one for one in found if one.startswith(PRODUCT)} - _told[entry]

@@ -86,7 +86,9 @@ def test_a_mutation_survives_the_tests_that_pass_with_it_and_the_work_tree_stays
         (folder / "__init__.py").touch()
     product.write_text("MOST = 3\n\ndef over(n):\n    return n > 3\n\ndef room():\n    return MOST\n")
     tests.write_text(
-        "from alerts.limit import over, room\n\ndef test_nine():\n    assert over(9)\n\n"
+        "from alerts.limit import over, room\n\ndef deeper():\n    deeper()\n\n"
+        "def test_python_ends_the_trace():\n    try:\n        deeper()\n    except RecursionError:\n        pass\n\n"
+        "def test_nine():\n    assert over(9)\n\n"
         "def test_room():\n    assert room()\n\ndef test_broken():\n    assert 0\n"
     )
     (checkout / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
