@@ -10,7 +10,7 @@ from alerts.generate import generate
 from collector.exposition import metrics
 from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos
-from tests.alerts.test_packs import names
+from tests.alerts.test_packs import alerts_of, names
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "alerts"
@@ -140,3 +140,10 @@ def test_rules_use_metrics_that_exist_with_labels_that_they_have():
             assert name in exposed, rule
             assert set(re.findall(r"(\w+)=", labels)) <= exposed[name], rule
         assert set(re.findall(r"slo:[\w:]+", rule["expr"])) <= recorded, rule
+
+
+@pytest.mark.parametrize("pack", ["vllm", "sglang"])
+def test_preemptions_that_an_engine_counts_have_the_limits_of_those_that_a_collector_counts(pack):
+    (evictions,) = (rule for rule in rules() if rule.get("alert") == "TokentrailKvCacheEvictions")
+    limits = [re.findall(r" > ([\d.]+)", rule["expr"]) for rule in (alerts_of(pack)["EnginePreemptions"], evictions)]
+    assert limits == [["0.05", "9.5"]] * 2
