@@ -12,12 +12,15 @@ from pathlib import Path
 
 import chdb
 
+from collector.store import store as store_module
 from collector.store.definitions import SQL_DIR, statements
 from collector.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION_2 = ROOT / "tests" / "data" / "store-2"
 TEMPLATES = ROOT / ".pytest_cache" / "stores"
+# A DELETE waits until the embedded engine looks for work two or three times: 22 s where it looks each ten seconds.
+store_module._SELDOM_AWAKE["background_processing_pool_thread_sleep_seconds_if_nothing_to_do"] = 0.1
 MAKE = """
 import sys
 from collector.store.schema import apply_schema
