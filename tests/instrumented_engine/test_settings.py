@@ -38,6 +38,15 @@ def test_errors_name_the_flag(flags, message, capsys):
     assert f"error: {message}" in capsys.readouterr().err
 
 
+def test_the_least_that_is_enough_is_taken():
+    taken = read_settings(
+        ["--max-seqs", "8", "--max-batched-tokens", "8", "--quantization", "int4", "--dtype", "bfloat16"]
+    )
+    assert (taken.max_batched_tokens, taken.quantization) == (8, "int4")
+    taken = read_settings(["--speculative-tokens", "1", "--kv-role", "kv_consumer", "--swap-space", "0.5"])
+    assert (taken.speculative_tokens, taken.kv_role) == (1, "kv_consumer")
+
+
 def test_a_model_that_is_nowhere_is_told_at_once(capsys):
     for flags in (["--model"], ["--speculative-tokens", "2", "--speculative-model"]):
         assert read_settings([*flags, "/nowhere/at-all.gguf"]) is None

@@ -204,10 +204,16 @@ def test_an_engine_that_cannot_load_again_fails():
         httpx.post(f"{server.url}/sleep")
         server.until(lambda: server.service._loop.engine is None)
         loads._load = None
-        answer = post(server, "late")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
+        told = "'NoneType' object is not callable"
+        for answer in (
+            post(server, "late"),
+            *(httpx.post(f"{server.url}/{path}", json={"prompt": "a"}) for path in ("wake_up", "tokenize")),
+        ):
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (503, "engine_unavailable")
+            assert told in error["message"]
         assert state(server)[0] == 503
-        assert httpx.post(f"{server.url}/wake_up").status_code == 503
+        assert told in httpx.get(f"{server.url}/readyz").json()["reason"]
 
 
 @pytest.mark.timeout(300)
