@@ -158,7 +158,8 @@ def test_requests_are_listed_filtered_and_sorted(api):
     assert (len(few.stdout.splitlines()), bool(told)) == (2, True), few.stderr
     past = run("requests", *api, "--start=-15m", "--end=-1m")
     assert "data until" not in past.stderr
-    for command in (("tail",), ("spans",), ("requests", "--model", "nobody")):
+    plain = ("status", "slos", "incidents", "explain", "differences", "tail", "spans")
+    for command in (*((one,) for one in plain), ("requests", "--model", "nobody")):
         assert "data until" in run(*command, *api).stderr
         assert "data until" not in run(*command, *api, "--json").stderr
 

@@ -1,5 +1,6 @@
 """The plan of the synthetic day, and the simulated engine that lives it."""
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -50,11 +51,24 @@ def test_a_day_is_planned_in_order_and_within_a_day_and_an_hour():
 
 
 def test_a_whole_day_has_traffic_at_all_hours_and_a_smaller_one_around_its_faults():
-    def hours(day):
-        return {(one.at - day.start) // (3600 * S) for _, requests in day.processes() for one in requests}
+    def hours(found):
+        return {(one.at - DAY.start) // (3600 * S) for _, requests in found for one in requests}
 
-    assert hours(Day(END)) == set(range(25))
-    assert len(hours(DAY)) < 12
+    whole = Day(END).processes()
+    assert hours(whole) == set(range(25))
+    assert len(hours(DAY.processes())) < 12
+
+    by_minute = Counter(
+        ((one.at - since) // (60 * S), process.instance[:8])
+        for process, requests in whole
+        for one in requests
+        for since in (DAY.at(8, 30), DAY.at(10, 20))
+        if one.tenant == "globex" and since - 1800 * S < one.at < since + 1800 * S
+    )
+    burst, documents = (
+        {minute for (minute, name), n in by_minute.items() if name == of and n > 25} for of in ("sglang-b", "vllm-a-7")
+    )
+    assert (burst, documents) == (set(range(15)), set(range(10)))
 
 
 def test_an_engine_takes_one_step_after_another_and_no_more_than_its_limits(lived, steps):

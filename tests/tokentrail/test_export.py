@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokentrail.support import DELIVERED, MS, REFUSED, RETRY, T0, exporter, run_out, start
+from tokentrail import semconv
 from tokentrail._encode.envelope import Payload
 from tokentrail._host.books import SAMPLED_OUT
 from tokentrail._host.guard import logger
@@ -150,13 +151,27 @@ def test_a_payload_that_is_under_way_at_shutdown_is_counted_once():
     assert (queue.stats.exported, queue.stats.drops) == (0, {"shutdown": 5})
 
 
-def test_a_batch_that_cannot_be_built_is_counted():
+@pytest.mark.parametrize(
+    ("broken", "lost", "errors"),
+    [
+        ("_encode.envelope.Envelope.payloads", 3, 3),  # tokens, steps and requests travel apart
+        ("_build.assemble.Assembler.build_steps", 2, 1),  # the announcement of the request is still to come
+    ],
+)
+def test_a_batch_that_cannot_be_built_is_counted_and_told_and_the_next_one_is_built(
+    broken, lost, errors, monkeypatch, caplog
+):
     trail = MemoryTrail(strict=False)
-    trail.step(0, T0, T0, [start(trail)])
-    trail._pipeline._compress = lambda body: 1 / 0
-    trail.flush()
-    assert trail.stats.drops == {"malformed": 3}
-    assert trail.stats.errors == 3  # tokens, steps and requests travel apart
+    with monkeypatch.context() as patched:
+        patched.setattr(f"tokentrail.{broken}", lambda *_, **__: 1 / 0)
+        trail.step(0, T0, T0, [start(trail)])
+        assert trail.flush()
+    stats = trail.stats
+    assert (stats.drops, stats.errors, stats.pending) == ({"malformed": lost}, errors, 0)
+    assert stats.accepted == stats.dropped
+    assert caplog.text.count("tokentrail failed building a batch: division by zero") == 1
+    trail.step(1, T0, T0, [])
+    assert [span.attributes[semconv.STEP] for span in trail.spans(semconv.STEP_SPAN)] == [1]
 
 
 def test_too_many_records_for_the_assembler_are_dropped_with_their_tokens(monkeypatch):

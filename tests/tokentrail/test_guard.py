@@ -27,6 +27,7 @@ def test_the_clock_is_wall_time_in_whole_microseconds_and_never_goes_back():
 @given(st.one_of(st.integers(), st.floats(allow_nan=False)))
 def test_any_number_becomes_a_stamp_that_fits_the_wire(number):
     assert 0 <= floored(number) < 2**63
+    assert type(floored(number)) is int
     assert floored(number) % 1_000 == 0
     if 0 <= number < 2**63 and isinstance(number, int):
         assert number - 1_000 < floored(number) <= number

@@ -245,6 +245,11 @@ def test_the_books_are_those_of_the_stats_and_balance(reader, provider, now):
     waiting = stats.queued + sdk["span.pending"] + sdk["span.sampled_out"]
     assert sdk["span.accepted"] == sum(processed.values()) + waiting
 
+    (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
+    sums = {metric.name: metric.data for metric in scope.metrics if metric.name not in BOUNDARIES}
+    falling = {name.rpartition("span.")[2] for name, data in sums.items() if not data.is_monotonic}
+    assert falling == {"queue.size", "queue.capacity", "pending"}, "a rate of the others is one of events"
+
 
 def test_requests_that_nobody_ended_or_sampling_left_out_are_in_the_books(reader, provider, now):
     trail = MemoryTrail(meter_provider=provider, sampling=Sampling(rate=0.0))

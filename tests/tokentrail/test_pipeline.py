@@ -69,6 +69,7 @@ def test_what_waits_and_what_is_being_built_is_accepted(trail):
 
 def test_a_flush_ends_in_time_though_the_build_does_not(stuck):
     stuck.step(0, T0, T0, [])
+    assert not stuck.entered.wait(0.05), "nothing is built before the delay, unless somebody asks"
     assert stuck.flush(0.01) is False
     assert stuck.entered.wait(120)
     assert (stuck.stats.accepted, stuck.stats.pending) == (1, 1)
