@@ -44,7 +44,7 @@ from collector.measure.explanation import (
 )
 from collector.measure.reader import Reader
 from collector.measure.replayed import Replays, read_of_culprit, read_replays
-from collector.measure.served import Served, advice, read_models, read_processes
+from collector.measure.served import Served, advice, compared, read_models, read_processes
 from collector.measure.slowest import by_group, by_model, slowest
 from collector.measure.tail import Beyond, Floats, shares
 from collector.measure.times import rfc3339
@@ -309,7 +309,7 @@ class _Answer:
                 without=None if self._hidden or PARTS[i] == "unexplained" else self._without([PARTS[i]]),
                 culprits=self._with_replays(culprits[PARTS[i]]),
                 exemplars=examples[PARTS[i]],
-                advice=advice(PARTS[i], engines),
+                advice=f"{compared(culprits[PARTS[i]], self._processes.values())}{advice(PARTS[i], engines)}",
             )
             for i in told
         ]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from shlex import quote
 from typing import Final
 
 from collector.causes.names import load_causes
 from collector.measure.explained import of_causes
-from collector.measure.explanation import ModelOut
+from collector.measure.explanation import Culprit, ModelOut
 from collector.measure.reader import Reader
 from collector.measure.times import DAY_NS, rfc3339
 from collector.measure.window import Window
@@ -19,6 +20,8 @@ from collector.sql.fragment import Fragment
 _MOST_PROCESSES: Final = 1000
 _MODELS_SINCE_NS: Final = DAY_NS
 """The law that judged a process's steps is one of earlier traffic."""
+_MOST_OF_IT: Final = 0.5
+"""A variant is compared with another one if it has more than this share of a cause."""
 
 
 @dataclass(frozen=True)
@@ -75,3 +78,14 @@ def advice(cause: str, engines: Sequence[str]) -> str:
     known = load_causes()[cause].advice
     own = [f"{engine}: {known[engine]}" for engine in engines if engine in known and engine != "any"]
     return " ".join(filter(None, (known.get("any", ""), *own)))
+
+
+def compared(culprits: Iterable[Culprit], served: Collection[Served]) -> str:
+    """How to see whether the variant that has most of a cause is slower than another one of its service; else empty."""
+    worst = next((one.name for one in culprits if one.by == "variant" and (one.share or 0) > _MOST_OF_IT), None)
+    services = {one.process.service for one in served if one.variant == worst}
+    others = {one.variant for one in served if one.process.service in services} - {worst, ""}
+    if worst is None or not others:
+        return ""
+    sides = " ".join(f"--{side} {quote(f'variant={name}')}" for side, name in (("a", min(others)), ("b", worst)))
+    return f"Variant {worst} has most of it; a slower version shows in: tokentrail compare {sides}. "

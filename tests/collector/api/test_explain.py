@@ -446,6 +446,9 @@ def test_the_processes_that_lost_the_time(rows, api):
         ("process", "engine e1", 3.0, 0.75), ("process", "engine e2", 1.0, 0.25),
         ("variant", "v2", 3.0, 0.75), ("variant", "v1", 1.0, 0.25),
     ]  # fmt: skip
+    slower = "Variant v2 has most of it; a slower version shows in: tokentrail compare --a variant=v1 --b variant=v2. "
+    assert parts["stall"]["advice"].startswith(f"{slower}Look for compilation")
+    assert parts["own_prompt"]["advice"].startswith("Shorten the prompt"), "each variant has half"
     # No process is to blame for a request's own work.
     assert {(one["by"], one["share"]) for one in parts["own_prompt"]["culprits"]} == {("variant", 0.5)}
 

@@ -26,6 +26,13 @@ def test_advice_is_for_known_engines_and_begins_with_what_holds_for_all():
         assert not cause.advice or "any" in cause.advice, name
 
 
+def test_only_a_slow_device_has_engines_without_a_switch():
+    without = {name: ENGINES - cause.advice.keys() for name, cause in load_causes().items() if cause.advice}
+    assert {name: engines for name, engines in without.items() if engines} == {
+        "drift": {"tokentrail", "vllm", "sglang"}
+    }
+
+
 def test_the_own_engines_switches_exist():
     known = {"--" + name.replace("_", "-") for name in Settings.model_fields}
     for name, cause in load_causes().items():

@@ -69,7 +69,11 @@ def remedies(_: str, __: str) -> str:
     """What makes each cause less, in general and by the switches of engines."""
     engines = {"vllm": "vLLM", "sglang": "SGLang", "dynamo": "Dynamo", "tokentrail": "our engine"}
     rows = (
-        (f"{one.group} (`{name}`)", one.advice["any"], *(_switches(one.advice.get(engine, "")) for engine in engines))
+        (
+            f"{one.group} (`{name}`)",
+            one.advice["any"],
+            *(_switches(one.advice.get(engine, "no switch")) for engine in engines),
+        )
         for name, one in load_causes().items()
         if one.advice
     )
