@@ -111,7 +111,9 @@ def test_up_runs_from_it(python, tmp_path):
     assert (
         "None" in run(python, "-c", "import importlib.util as u; print(u.find_spec('collector'))", cwd=tmp_path).stdout
     )
-    ports = {flag: free_port(0) for flag in ("otlp-http", "otlp-grpc", "api", "dashboard")}
+    ports = {}
+    for flag in ("otlp-http", "otlp-grpc", "api", "dashboard"):
+        ports[flag] = free_port(0, ports.values())
     flags = [word for flag, port in ports.items() for word in (f"--port-{flag}", str(port))]
     up = Child("up", [python, "-m", "tokentrail.cli", "up", "--data-dir", tmp_path / "data", *flags], tmp_path / "log")
     try:

@@ -14,7 +14,10 @@ MODEL = "smollm2-135m-instruct"
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
     home = tmp_path_factory.mktemp("e2e")
-    addresses = {name: f"{HOST}:{free_port(0)}" for name in PORTS}  # the preferred ports belong to test_demo.py
+    ports = {}
+    for name in PORTS:  # the preferred ones belong to test_demo.py
+        ports[name] = free_port(0, ports.values())
+    addresses = {name: f"{HOST}:{port}" for name, port in ports.items()}
     stack = Stack(home=home, slos=parts.folder() / "alerts" / "slos.yaml", addresses=addresses)
     new_store(home / "data" / "store")
     stack.collector(home / "data")

@@ -136,6 +136,18 @@ def test_a_port_in_use_is_not_taken():
         assert free_port(taken.getsockname()[1]) != taken.getsockname()[1]
 
 
+def test_a_port_that_was_given_out_is_not_given_out_again():
+    """Nobody listens on it yet, so the system may choose it twice."""
+    chosen = []
+
+    class GivenOut(list):
+        def __contains__(self, port):
+            chosen.extend([port] if port else [])
+            return bool(port) and len(chosen) == 1
+
+    assert free_port(0, GivenOut()) == chosen[1]
+
+
 def test_a_child_that_dies_says_why(tmp_path):
     child = Child("worker", [sys.executable, "-c", "import sys; sys.exit('no weights')"], tmp_path / "log")
     with pytest.raises(ProcessFailed, match=r"worker ended with exit code 1(.|\n)*no weights"):
