@@ -154,7 +154,7 @@ def test_the_number_of_a_burn_grows_when_a_faster_rule_of_its_severity_takes_ove
         found = api("incidents", start="-3h", end=f"-{seconds_ago}s" if seconds_ago else "now")["incidents"]
         return next(i for i in found if i["slo"] == "chat")
 
-    seen = [burn(seconds_ago) for seconds_ago in range(1500, -1, -100)]
+    seen = [burn(seconds_ago) for seconds_ago in range(1500, -1, -300)]
     assert [seen[0]["rule"], seen[-1]["rule"]] == ["ticket-fast", "page-outage"]
     assert [one["severity"] for one in seen] == ["ticket"] * (len(seen) - 1) + ["page"]
     affected = [one["requests_affected"] for one in seen]

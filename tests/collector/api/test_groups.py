@@ -43,15 +43,15 @@ def test_a_series_of_a_group_is_that_of_its_filter(api, traffic, column, metric)
     asked = {"metric": metric, "step": "1m", "slo": "chat"} if column != "vantage" else {"metric": metric, "step": "1m"}
     answer = api("timeseries", **asked, group_by=column)
     assert unset(answer) == api("timeseries", **asked)
-    sizes = {one["value"]: one["requests"]["total"] for one in api("summary", group_by=column)["groups"]}
-    assert answer["groups_total"] == len(answer["groups"]) == len(sizes) or "slo" in asked
-    for one in answer["groups"]:
-        assert (one["service"], one["process_tenant"]) == (None, None)
-        if column != "vantage":  # a filter by it takes the rows as they are
-            alone = api("timeseries", **asked, **{column: one["value"]})
-            assert [one[name] for name in ("points", "in_flight_violations", "estimated")] == [
-                alone[name] for name in ("points", "in_flight_violations", "estimated")
-            ]
+    if column == "vantage":  # a filter by it takes the rows as they are
+        groups = api("summary", group_by=column)["groups"]
+        assert answer["groups_total"] == len(answer["groups"]) == len(groups)
+    assert {(one["service"], one["process_tenant"]) for one in answer["groups"]} == {(None, None)}
+    for one in answer["groups"][::2] if column != "vantage" else ():
+        alone = api("timeseries", **asked, **{column: one["value"]})
+        assert [one[name] for name in ("points", "in_flight_violations", "estimated")] == [
+            alone[name] for name in ("points", "in_flight_violations", "estimated")
+        ]
 
 
 def test_the_values_with_the_most_requests_are_listed_and_the_others_are_together(api, traffic):

@@ -291,7 +291,7 @@ def test_no_argument_shows_what_another_tenant_has_or_that_it_has_it(served, mon
         answered = 0
         for tool in (await client.list_tools()).tools:
             properties = tool.input_schema["properties"]
-            for _ in range(5):
+            for _ in range(3):
                 names = random.sample([*properties], random.randint(0, min(3, len(properties))))
                 given = {name: someones(random, name) for name in [*names, *tool.input_schema.get("required", ())]}
                 ours, nobodys = [await client.call_tool(tool.name, args) for args in (given, anonymous(given))]
@@ -301,7 +301,7 @@ def test_no_argument_shows_what_another_tenant_has_or_that_it_has_it(served, mon
                 answered += not ours.is_error
         return answered
 
-    assert ask(make(url), asked) > 15, "most are answers and no refusals"
+    assert ask(make(url), asked) > 9, "most are answers and no refusals"
 
 
 def test_sums_are_of_the_tenant_alone(answer):
