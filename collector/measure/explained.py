@@ -23,8 +23,8 @@ from collector.sql.fragment import FALSE, Fragment
 Metric = Threshold
 Array = npt.NDArray[Any]
 
-MOST_CHOSEN: Final = 25_000
-MOST_TYPICAL: Final = 25_000
+MOST_CHOSEN: Final = 10_000
+MOST_TYPICAL: Final = 10_000
 MOST_JUDGED: Final = 20_000
 """Of more requests, every second, third, … one is read, by its key, and stands for so many."""
 _CHOSEN: Final = np.dtype(
@@ -40,6 +40,7 @@ ROW: Final = np.dtype(
         *(("end_ns", "<i8"), ("key", "<u4"), ("process", "<u8"), ("weight", "<f8"), ("later", "<u4")),
         *(("tpot_more_us", "<u4"), ("error_permille", "<u2"), ("level", "u1"), ("first_token", "u1")),
         *(("is_bound", "u1"), ("ok", "u1"), ("times", "<u4", len(COLUMNS)), ("model", "<u8"), ("cell", "<u8")),
+        ("version", "<u4"),
     ]
 )
 """A row of causes with these columns in `times`. `cell` is that of the promises that were asked about."""
@@ -165,7 +166,7 @@ def read_explained(
     """The causes of a population, by their keys of one request in `every`, and of those that are chosen."""
     keys = FALSE
     if every > 1:
-        asked = part("keys_of_requests", {"filter": chosen.filter})
+        asked = part("chosen_keys", {"filter": chosen.filter})
         keys = Fragment(
             f"(request_key % {{every_chosen:UInt32}} = 0 AND {asked.sql})",
             {**asked.parameters, **chosen.bounds, "every_chosen": every_chosen},
@@ -188,7 +189,16 @@ def one_in_judged(reader: Reader, window: Window) -> int:
 def _read_rows(reader: Reader, window: Window, cells: Cells, every: int, chosen: Fragment) -> Explained:
     times = Fragment(", ".join(COLUMNS))
     fragments = {"times": times, "filter": of_causes(window), "cell": cells.cell, "chosen": chosen}
-    return Explained.of(reader.queries.array("explain_rows", fragments, ROW, **window.bounds, every=every))
+    return Explained.of(_newest(reader.queries.array("explain_rows", fragments, ROW, **window.bounds, every=every)))
+
+
+def _newest(rows: Array) -> Array:
+    """Of each request its row with the highest version, in the order of `rows`."""
+    found = marks(rows["end_ns"], rows["key"])
+    order = np.lexsort((rows["version"], found))
+    is_last = np.ones(len(rows), bool)
+    is_last[:-1] = found[order][1:] != found[order][:-1]
+    return rows[np.sort(order[is_last])]
 
 
 def of_ids(trace_id: str, span_id: str | None) -> Fragment:
