@@ -69,6 +69,7 @@ PROCESSES = (
     "collector/store/test_migrations_at_once.py",
     "collector/test_power_cut.py",
     "collector/causes/test_faults.py",
+    "tokentrail/mcp/test_faults.py",
     "collector/causes/test_replay.py",
     "collector/test_data_dir.py",
     "collector/backup/test_live.py",
@@ -147,6 +148,9 @@ MODELS = (
 )
 """Files that compare with a model of transformers."""
 
+FAULTS = ("causes/test_faults.py", "mcp/test_faults.py")
+"""Files that explain the same runs of the simulated engine, which take 8 s of CPU."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Times each file (tests/times.py)."""
@@ -160,16 +164,17 @@ def pytest_collection_finish() -> None:
 
 
 class _Scheduling(LoadFileScheduling):
-    """Each file runs in one worker. Those of MODELS, whose import takes 3 s of CPU, share one, and those of BROWSER."""
+    """Each file runs in one worker. Those of MODELS, whose import takes 3 s, share one; so do BROWSER and FAULTS."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "models" if file.endswith(MODELS) else "browser" if file.endswith(BROWSER) else file
+        shared = {"models": MODELS, "browser": BROWSER, "faults": FAULTS}
+        return next((name for name, files in shared.items() if file.endswith(files)), file)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:
-    """The order of the files, as `--dist loadfile` with MODELS together, and BROWSER."""
+    """The order of the files, as `--dist loadfile` with MODELS together, BROWSER, and FAULTS."""
     return _Scheduling(config, log)
 
 

@@ -283,7 +283,8 @@ class _Answer:
         )
 
     def _parts(self) -> list[Part]:
-        """The causes that took time from the selected requests or from typical ones, the largest excess first."""
+        """The causes that took time from the selected requests or from typical ones, the largest excess first: of the
+        groups, and in each."""
         if not self.rows.n:
             return []
         beyond, weight, is_compared = self._beyond, self.rows.weight, self.typical is not None
@@ -292,14 +293,18 @@ class _Answer:
         most = np.bincount(beyond.most() + 1, weight, len(PARTS) + 1)[1:]
         by_cause = shares(excess_s.tolist())
         told = [i for i in range(len(PARTS)) if time_s[i] or typical_s[i]]
-        told.sort(key=lambda i: (-excess_s[i], -time_s[i]))
+        of_group = [load_causes()[name].group for name in PARTS]
+        by_group_s = Counter[str]()
+        for group, value in zip(of_group, excess_s.tolist(), strict=True):
+            by_group_s[group] += max(value, 0)
+        told.sort(key=lambda i: (-by_group_s[of_group[i]], of_group[i], -excess_s[i], -time_s[i]))
         examples = exemplars(self.reader, self.rows, beyond)
         culprits = self._culprits(time_s)
         engines = self._engines
         return [
             Part(
                 cause=PARTS[i],
-                group=load_causes()[PARTS[i]].group,
+                group=of_group[i],
                 time_s=float(time_s[i]),
                 typical_s=float(typical_s[i]) if is_compared else None,
                 excess_s=float(excess_s[i]) if is_compared else None,

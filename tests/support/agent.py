@@ -29,17 +29,17 @@ class Finding:
     calls: int
 
 
-def find(url, alert_ns):
-    """Ask the collector at an address about an alert of a time."""
+def find(url, alert_ns, model=None):
+    """Ask the collector at an address about an alert of a time, and of a model if it names one."""
 
     async def asked():
         async with Client(make(url)) as client:
-            return await _find(client, alert_ns)
+            return await _find(client, alert_ns, model)
 
     return anyio.run(asked)
 
 
-async def _find(client, alert_ns):
+async def _find(client, alert_ns, model):
     told, calls = [], []
 
     async def ask(tool, arguments):
@@ -49,7 +49,8 @@ async def _find(client, alert_ns):
         told.append(json.loads(result.content[0].text))
         return told[-1]
 
-    status = await ask("status", {"start": rfc3339(alert_ns - 900 * SECOND), "end": rfc3339(alert_ns)})
+    filters = {"filters": {"model": [model]}} if model else {}
+    status = await ask("status", {"start": rfc3339(alert_ns - 900 * SECOND), "end": rfc3339(alert_ns)} | filters)
     box = next(one for one in status["boxes"] if any(each["firing"] for each in (one, *one["inside"])))
     burn = next((each for each in (box, *box["inside"]) if each["slo"]), box)
     answer = await ask(*_step(burn, "explain"))

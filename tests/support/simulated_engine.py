@@ -398,6 +398,7 @@ def _requests(answers):
         "input_tokens": column(lambda one: one.prompt),
         "output_tokens": column(lambda one: len(one.tokens)),
         "cached_tokens": column(lambda one: one.cached),
+        "gap_ns": column(lambda one: max(np.diff(one.tokens), default=None)),
     } | {
         f"wait_{why}_ns": column(lambda one, why=why: one.attributes.get(f"tokentrail.wait_time.{why}"))
         for why in WAITS

@@ -26,7 +26,7 @@ class StoredRun:
             "ended": end, "e2e": e2e, "ttft_ns": int(row["ttft_ns"]), "input_tokens": int(row["input_tokens"]),
             "output_tokens": tokens, "tpot_ns": (e2e - row["ttft_ns"]) / (tokens - 1) if tokens > 1 else None,
             "segment": f"s{row['key'] * segments // len(self.run.requests['key'])}", "ingested_at": time.time_ns(),
-            **{name: int(row[name]) for name in row if name.startswith("wait_") and not np.isnan(row[name])},
+            **{name: int(row[name]) for name in row if name.startswith(("wait_", "gap_")) and not np.isnan(row[name])},
             **(self.fields(row["key"]) if callable(self.fields) else self.fields),
         }  # fmt: skip
 

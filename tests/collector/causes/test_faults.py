@@ -1,7 +1,5 @@
 """Faults of a known size on the real scheduler: the time of each is found and named first; a replay leaves it out."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 
@@ -9,21 +7,11 @@ from collector.causes.explain import explain_process
 from collector.causes.learn import learn
 from collector.causes.names import PARTS, load_causes
 from collector.causes.replay import LEAVABLE, replay
-from tests.support.fault_catalogue import CATALOGUE, reference_run
+from tests.support.fault_catalogue import CATALOGUE, made, reference_run
 from tests.support.simulated_engine import MS, Law
 
 LAW = Law()
 THRESHOLDS = ({"ttft": 150 * MS, "tpot": 20 * MS}, {"ttft": 100 * MS, "tpot": 15 * MS})
-
-
-@cache
-def _made(make):
-    return make(1, LAW)
-
-
-def made(fault):
-    """The case of a fault, which the tests share: a run takes 0.4 s of CPU."""
-    return _made(fault.make)
 
 
 @pytest.fixture(scope="module")
