@@ -18,19 +18,21 @@ import numpy as np
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
+from collector.measure.arrivals import AT_ARRIVAL, MOST_REQUESTS, MOST_STEPS, UNKNOWN, Arrivals, read_arrivals
 from collector.measure.chance import Bools, Floats, Ints
 from collector.measure.reader import Reader
 from collector.measure.values import dimensions, value_counts
 from collector.measure.window import Window
+from collector.query.template import part
 from collector.slo.counts import Number, as_number
-from collector.sql.fragment import Fragment, all_of, merged
+from collector.sql.fragment import TRUE, Fragment, all_of, merged
 from tokentrail.shared.formatting import count as digits
-from tokentrail.shared.formatting import percent
+from tokentrail.shared.formatting import duration, percent
 
 _WAITS: Final = ("batch", "kv", "tokens", "priority")
 _WAITED: Final = f"array({', '.join(f'ifNull(wait_{name}_ns, 0)' for name in _WAITS)})"
 _FACTS: Final = {
-    "preempted": "multiIf(preemptions IS NULL, 'not known', preemptions > 0, 'yes', 'no')",
+    "preempted": f"multiIf(preemptions IS NULL, '{UNKNOWN}', preemptions > 0, 'yes', 'no')",
     "cold_start": "if(ifNull(cold_start_ns, 0) > 0, 'yes', '')",
     "longest_wait": f"if(arrayMax({_WAITED}) = 0, '', {[*_WAITS]}[indexOf({_WAITED}, arrayMax({_WAITED}))])",
 }
@@ -39,17 +41,20 @@ _SIZES: Final = {
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
     "cached_share": "if(input_tokens > 0, cached_tokens / input_tokens, NULL)",
+    **{name: name for name in AT_ARRIVAL},
 }
 """SQL of numbers. Their values are the requests above or below a quantile."""
+_WRITTEN: Final = {"cached_share": percent, "kv_usage_at_arrival": percent, "idle_time": duration}
+"""How a bound is written that is no count."""
 _MOST_SPECIFIC: Final = ("error_type", "variant", "model", "tenant", "instance", "service")
 """Of conditions that the same requests meet, that of the first of these is told: a reason stands before `status`."""
 _KINDS: Final = (
-    ("status", "error_type", "finish_reason", *_FACTS),
-    ("output_tokens", "cached_share"),
+    ("status", "error_type", "finish_reason", "cause", *_FACTS),
+    ("output_tokens", "cached_share", *AT_ARRIVAL),
 )
 """What became of a request, and what it met or made. All else was known when it came, and is told before these: what
 follows from being slow would explain everything."""
-_UNKNOWN: Final = -1
+_UNKNOWN: Final = "-1"
 _MOST_LABELS: Final = 16
 _MOST_VALUES: Final = 200
 _MOST_OF_ONE: Final = 3
@@ -67,7 +72,7 @@ class Trait(Answer):
 
     dimension: str
     value: str
-    """The value, or the bound of a number: `at least 3500`, `less than 120`, `not known`."""
+    """The value, or the bound of a number: `at least 3500`, `less than 120`. What is not known is never told."""
 
     @property
     def text(self) -> str:
@@ -107,14 +112,8 @@ class Differences(Answer):
     tried: int
     """Values and pairs of values that were compared."""
     differences: list[Difference]
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    condition: Trait
-    where: Fragment
-    selected: float
-    others: float
+    not_asked: list[str]
+    """Dimensions that were not compared: the time has more than 100,000 requests or a million steps."""
 
 
 @dataclass(frozen=True)
@@ -133,21 +132,41 @@ class Sides:
         return np.sign(away) * np.maximum(np.abs(away) - 0.5, 0) / np.sqrt(np.where(variance > 0, variance, np.inf))
 
 
-def differences(reader: Reader, window: Window, selected: Fragment, compared: Fragment) -> Differences:
-    """What is different about the `selected` ones of the requests of a window that are `compared`."""
+@dataclass(frozen=True)
+class _Candidate:
+    condition: Trait
+    where: Fragment
+    selected: float
+    others: float
+    among: Sides
+    """The requests of which the dimension is known."""
+
+
+def differences(
+    reader: Reader, window: Window, selected: Fragment, compared: Fragment, *, whole: bool = True
+) -> Differences:
+    """What is different about the `selected` ones of the requests of a window that are `compared`.
+
+    Not `whole`: without what costs more, which is what the requests met when they came and what took their time.
+    """
     window = replace(window, filter=all_of(window.filter, compared))
-    edges = reader.queries.row("differences_edges", {"filter": window.filter}, **window.bounds)
-    sizes = {name: sorted({float(edge) for edge in edges[f"of_{name}"] if edge == edge}) for name in _SIZES}
+    row = reader.queries.row("differences_edges", {"filter": window.filter}, **window.bounds)
+    whole = whole and row["requests_of_all"] <= MOST_REQUESTS and row["steps_of_all"] <= MOST_STEPS
+    arrivals = read_arrivals(reader, window) if whole else Arrivals(part("rows_of_requests", {}), {}, TRUE)
+    edges = {name: row[f"of_{name}"] for name in _SIZES if f"of_{name}" in row} | {**arrivals.edges}
+    sizes = {name: sorted({float(edge) for edge in of if edge == edge}) for name, of in edges.items()}
     columns = dimensions(reader, window, _MOST_LABELS) | {
         name: Fragment(f"toString({sql})") for name, sql in _FACTS.items()
     }
-    rows = value_counts(reader, window, columns | _classes(sizes), selected, _MOST_VALUES)
-    first = [row for row in rows if row["name"] == "model"]
-    everything = Sides(sum(row["selected"] for row in first), sum(row["others"] for row in first))
+    if whole:
+        columns["cause"] = arrivals.cause
+    rows = value_counts(reader, window, columns | _classes(sizes), selected, _MOST_VALUES, arrivals.rows)
+    everything = _sides([row for row in rows if row["name"] == "model"])
     candidates = [*_candidates(rows, columns, sizes)]
     best = _best(candidates, everything)
     tried = len(candidates) + len(best) * (len(best) - 1) // 2
-    found = _found(reader, window, selected, best, tried) if best and everything.selected and everything.others else []
+    comparable = best and everything.selected and everything.others
+    found = _found(reader, window, arrivals.rows, selected, best, tried) if comparable else []
     return Differences(
         window=WindowOut.of(window, reader.complete_ns),
         summary=_summary(found, everything, tried),
@@ -155,7 +174,12 @@ def differences(reader: Reader, window: Window, selected: Fragment, compared: Fr
         others=as_number(everything.others),
         tried=tried,
         differences=found,
+        not_asked=[] if whole else [*AT_ARRIVAL, "cause"],
     )
+
+
+def _sides(rows: Sequence[Mapping[str, Any]]) -> Sides:
+    return Sides(sum(row["selected"] for row in rows), sum(row["others"] for row in rows))
 
 
 def _classes(sizes: Mapping[str, Sequence[float]]) -> dict[str, Fragment]:
@@ -170,25 +194,27 @@ def _classes(sizes: Mapping[str, Sequence[float]]) -> dict[str, Fragment]:
 def _candidates(
     rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Fragment], sizes: Mapping[str, Sequence[float]]
 ) -> Iterator[_Candidate]:
-    """All values, with how many requests have each."""
-    for i, row in enumerate(rows):
+    """All values that are known, with how many requests have each."""
+    known = [row for row in rows if row["value"] != (_UNKNOWN if row["name"] in sizes else UNKNOWN)]
+    among = {name: _sides([row for row in known if row["name"] == name]) for name in {row["name"] for row in known}}
+    for i, row in enumerate(known):
         name, value = row["name"], row["value"]
         if name in sizes:
             continue
         key, column = f"value_{i}", columns[name]
         where = Fragment(f"{column.sql} = {{{key}:String}}", {**column.parameters, key: value})
-        yield _Candidate(Trait(dimension=name, value=value), where, row["selected"], row["others"])
+        trait = Trait(dimension=name, value=value)
+        yield _Candidate(trait, where, row["selected"], row["others"], among[name])
     for name, edges in sizes.items():
-        counts = {int(row["value"]): (row["selected"], row["others"]) for row in rows if row["name"] == name}
-        if _UNKNOWN in counts:
-            condition = Trait(dimension=name, value="not known")
-            yield _Candidate(condition, Fragment(f"{_SIZES[name]} IS NULL"), *counts.pop(_UNKNOWN))
-        known = np.array([counts.get(i, (0.0, 0.0)) for i in range(len(edges) + 1)])
-        for i, edge in enumerate(edges, 1):
-            bound = percent(edge) if name == "cached_share" else digits(edge)
-            for word, sign, part in (("at least", ">=", known[i:]), ("less than", "<", known[:i])):
+        counts = {int(row["value"]): (row["selected"], row["others"]) for row in known if row["name"] == name}
+        classes = np.array([counts.get(i, (0.0, 0.0)) for i in range(len(edges) + 1)])
+        for i, edge in enumerate(edges, 1) if counts else ():
+            bound = _WRITTEN.get(name, digits)(edge)
+            for word, sign, part_of in (("at least", ">=", classes[i:]), ("less than", "<", classes[:i])):
                 where = Fragment(f"ifNull({_SIZES[name]} {sign} {edge}, false)")
-                yield _Candidate(Trait(dimension=name, value=f"{word} {bound}"), where, *part.sum(axis=0).tolist())
+                trait = Trait(dimension=name, value=f"{word} {bound}")
+                one, rest = part_of.sum(axis=0).tolist()
+                yield _Candidate(trait, where, one, rest, among[name])
 
 
 def _best(candidates: Sequence[_Candidate], everything: Sides) -> list[_Candidate]:
@@ -196,6 +222,10 @@ def _best(candidates: Sequence[_Candidate], everything: Sides) -> list[_Candidat
     if not (everything.selected and everything.others):
         return []
     z = everything.z(*(np.array([getattr(one, name) for one in candidates]) for name in ("selected", "others")))
+    for i, one in enumerate(candidates):
+        if one.among != everything:  # what is not known is never blamed: it must differ among those that are, too
+            own = float(one.among.z(np.array([one.selected]), np.array([one.others]))[0])
+            z[i] = min(z[i], own) if _is_significant(own, len(candidates)) else 0.0
     taken: list[_Candidate] = []
     for place in np.argsort(-z, kind="stable"):
         one = candidates[int(place)]
@@ -238,11 +268,12 @@ class _Table:
 
 
 def _found(
-    reader: Reader, window: Window, selected: Fragment, best: Sequence[_Candidate], tried: int
+    reader: Reader, window: Window, rows_of: Fragment, selected: Fragment, best: Sequence[_Candidate], tried: int
 ) -> list[Difference]:
     bits = " + ".join(f"bitShiftLeft(toUInt32({one.where.sql}), {i})" for i, one in enumerate(best))
     fragments = {
         "filter": window.filter,
+        "rows": rows_of,
         "selected": selected,
         "bits": Fragment(bits, merged([one.where for one in best])),
     }

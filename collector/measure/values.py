@@ -9,6 +9,7 @@ from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.reader import Reader
 from collector.measure.window import Window
+from collector.query.template import part
 from collector.slo.counts import Number, as_number
 from collector.slo.judge import column_of
 from collector.slo.model import LABEL
@@ -42,12 +43,21 @@ class Values(Answer):
 
 
 def value_counts(
-    reader: Reader, window: Window, columns: Mapping[str, Fragment], selected: Fragment, most: int
+    reader: Reader,
+    window: Window,
+    columns: Mapping[str, Fragment],
+    selected: Fragment,
+    most: int,
+    requests: Fragment | None = None,
 ) -> list[dict[str, Any]]:
-    """The commonest values of columns (SQL of text, by name) among the selected requests and the others."""
+    """The commonest values of columns (SQL of text, by name) among the selected requests and the others.
+
+    `requests`: SQL that reads them with more columns.
+    """
     names = [f"of_{i}" for i in range(len(columns))]
     fragments = {
         "filter": window.filter,
+        "rows": requests or part("rows_of_requests", {}),
         "selected": selected,
         "names": Fragment(", ".join(names)),
         "columns": Fragment(

@@ -30,6 +30,8 @@ def draw(found: Json | Problem, others: str) -> None:
         return
     if not found["differences"]:
         st.caption(f"None of the recorded dimensions differs from {others} by more than chance.")
+    if found["not_asked"]:
+        st.caption(f"Not compared in so long a time: {', '.join(map(spoken, found['not_asked']))}.")
     for number, one in enumerate(found["differences"][:MOST]):
         key = f"difference-{number}"
         with st.container(horizontal=True, wrap=False, vertical_alignment="center", gap="xxsmall", key=key):
@@ -57,9 +59,14 @@ def row(one: Json) -> str:
 
 def words(condition: Json) -> str:
     """A condition: `variant = v2.4`, `input tokens at least 3 718`."""
-    name, value = condition["dimension"].replace("_", " "), condition["value"]
+    name, value = spoken(condition["dimension"]), condition["value"]
     is_bound = value.startswith(("at least ", "less than ", "not known"))
     return f"{name} {value}" if is_bound else f"{name} = {value or '(none)'}"
+
+
+def spoken(dimension: str) -> str:
+    """Its name in words: `KV usage at arrival`."""
+    return dimension.replace("_", " ").replace("kv ", "KV ")
 
 
 PREFERRED = ("variant", "model", "tenant", "engine", "slo_class", "vantage")

@@ -100,13 +100,19 @@ class Rows:
         for row in rows:
             self.insert(table, [row])
 
+    def all_causes(self, explained):
+        """As `causes`, of requests that have the same columns: one insert."""
+        keys = self.keys([request for request, _ in explained])
+        self.insert("causes", [_causes(*one, key) for one, key in zip(explained, keys, strict=True)])
+
     def step(self, *, start, **fields):
+        self.insert("steps", [self.step_row(start=start, **fields)])
+
+    @staticmethod
+    def step_row(*, start, **fields):
         counts = ("prefill_tokens", "decode_tokens", "running", "waiting", "preempted",
                   "kv_blocks_used", "kv_blocks_total", "kv_blocks_evicted")  # fmt: skip
-        self.insert(
-            "steps",
-            [_ENGINE | dict.fromkeys(counts, 0) | {"start": start, "duration_ns": 10_000_000, "step": 0} | fields],
-        )
+        return _ENGINE | dict.fromkeys(counts, 0) | {"start": start, "duration_ns": 10_000_000, "step": 0} | fields
 
     def kv_event(self, *, start, **fields):
         row = _ENGINE | {"start": start, "kind": "evict", "reason": "preemption", "blocks": 4, "duration_ns": 0,

@@ -210,10 +210,11 @@ def test_two_labels_that_differ_together_are_kept_together_and_not_left_out_one_
         return {"conditions": conditions, "selected": share, "others": share, "lift": 2.0, "also": []}
 
     found = [difference(("tenant", "a"), ("model", "m")), difference(("variant", "v"))]
-    told = {"differences": {"selected": 1, "others": 9, "differences": found}}
+    told = {"differences": {"selected": 1, "others": 9, "differences": found, "not_asked": ["kv_usage_at_arrival"]}}
     app = show("explore", lambda path: told.get(path) or listed(path))
     keys = [button.key for button in app.button if (button.key or "").startswith(("keep-", "leave-out-"))]
     assert keys == ["keep-0", "keep-1", "leave-out-1"]
+    assert "Not compared in so long a time: KV usage at arrival." in [one.value for one in app.caption]
     app = app.button(key="keep-0").click().run()
     app = app.button(key="leave-out-1").click().run()
     told_by_url = {name: app.query_params[name] for name in ("tenant", "model", "not.variant")}

@@ -15,6 +15,9 @@ from tokentrail.shared.formatting import UNDEFINED, count, percent, significant
 def show(console: Console, answer: Mapping[str, Any]) -> None:
     """Print the sentence and the table."""
     console.print(answer["summary"], markup=False, highlight=False, soft_wrap=True)
+    if left_out := answer["not_asked"]:
+        names = ", ".join(left_out)
+        console.print(f"too many requests or steps in this time, so not compared: {names}", style="dim", soft_wrap=True)
     if not answer["differences"]:
         return
     lines = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")

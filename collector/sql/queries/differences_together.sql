@@ -2,6 +2,6 @@
 SELECT
     $bits AS bits, sumIf(weight, $selected) AS selected, sumIf(weight, NOT $selected) AS others,
     sumIf(weight * weight, $selected) AS selected_squares, sumIf(weight * weight, NOT $selected) AS others_squares
-FROM requests
+FROM $rows
 WHERE $parts.ended_in_window AND $filter
 GROUP BY bits

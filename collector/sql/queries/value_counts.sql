@@ -5,7 +5,7 @@ WITH $columns AS columns, $selected AS is_selected
 SELECT
     grouping$names AS dimension, concat$names AS value,
     sumIf(weight, is_selected) AS selected, sumIf(weight, NOT is_selected) AS others
-FROM requests
+FROM $rows
 WHERE $parts.ended_in_window AND $filter
 GROUP BY GROUPING SETS $sets
 ORDER BY selected DESC, others DESC, value

@@ -77,9 +77,10 @@ def test_the_deploy_is_of_acmes_long_prompts_on_the_new_version(lived):
 def test_a_burst_is_of_those_who_made_it_before_it_is_of_their_waiting(lived):
     day, get = lived
     found = get("differences", day.at(8), day.at(9), slo="chat")["differences"]
-    place = {one["dimension"]: i for i, difference in reversed([*enumerate(found)]) for one in difference["conditions"]}
-    assert place["tenant"] < place["longest_wait"], found
-    assert {"dimension": "tenant", "value": "globex"} in found[place["tenant"]]["conditions"]
+    assert {"dimension": "tenant", "value": "globex"} in found[0]["conditions"]
+    told = [[*one["also"], *(f"{of['dimension']} {of['value']}" for of in one["conditions"])] for one in found]
+    assert "longest_wait batch" not in told[0], found
+    assert any(text.startswith("batch_at_arrival at least") for texts in told for text in texts), found
 
 
 def test_the_incidents_of_the_day_are_the_hang_the_storm_and_the_starts(lived):

@@ -1,13 +1,20 @@
 """`/differences`: a planted value, a planted pair, or nothing."""
 
+import re
+from bisect import bisect_right
 from io import StringIO
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from rich.console import Console
 
 from collector.measure.differences import Sides, Trait, _chosen, _Table
+from collector.service import build_api
+from collector.slo.model import load_slos
+from collector.status import IngestStatus
 from tests.collector.rows import NOW, SECOND
+from tests.support.keys import access_to, add_key
 from tokentrail.cli.differences import show
 from tokentrail.shared.formatting import percent
 
@@ -89,6 +96,90 @@ def test_nothing_planted_is_no_difference_and_says_so(differences, rows):
     assert got["differences"] == []
     assert got["summary"].startswith("none of the recorded dimensions differs beyond chance: ")
     assert got["tried"] > 50
+
+
+def _arrivals(rng, planted):
+    """800 requests to a process of its own, with its steps: of each what it met, and whether it misses its TTFT."""
+    steps = [
+        (NOW - 860 * SECOND + i * SECOND // 2, int(rng.integers(64)), int(rng.integers(1000))) for i in range(1700)
+    ]
+    if planted == "silence":  # the process tells no more steps for the last 400 s
+        steps = steps[:800]
+    starts = sorted(NOW - 2 * SECOND - int(s * SECOND) for s in rng.random(800) * 800)
+    busy, rows, met = None, [], []
+    for start in starts:
+        last = steps[bisect_right(steps, start, key=lambda step: step[0]) - 1]
+        if last[0] < start - 60 * SECOND:
+            last = (0, None, None)
+        idle = None if busy is None else max(start - busy, 0) / SECOND
+        one = {"batch_at_arrival": last[1], "kv_usage_at_arrival": last[2] and last[2] / 1000, "idle_time": idle}
+        after_idle = (idle or 0) > 1
+        by = {"batch": (last[1] or 0) >= 50, "kv": (last[2] or 0) >= 800, "silence": last[1] is None}
+        by |= {"idle": after_idle, "sampled": after_idle}
+        bad = rng.random() < (0.7 if by.get(planted) else 0.4 if planted == "cause" else 0.03)
+        busy = start + SECOND
+        row = {"ended": start + SECOND, "ttft_ns": 900 * MS if bad else 100 * MS, "tenant": planted, "service": planted}
+        rows.append(row | {"slo_class": "chat", "tpot_ns": 1e7, "output_tokens": 2, "input_tokens": 9})
+        met.append(one)
+    if planted == "sampled":
+        rows[0]["weight"] = 2.0
+    return rows, met, steps
+
+
+_PLANTED = ("batch", "kv", "idle", "cause", "nothing", "silence", "sampled")
+
+
+def _plant(rng, rows, kinds):
+    """Return what each request met and whether it is bad, by kind."""
+    told = {}
+    for planted in kinds:
+        made, met, steps = _arrivals(rng, planted)
+        made = rows.requests(made)
+        base = rows.step_row(start=0, service=planted) | {"kv_blocks_total": 1000}
+        rows.insert("steps", [base | {"start": at, "running": n, "kv_blocks_used": kv} for at, n, kv in steps])
+        told[planted] = [(one, row["ttft_ns"] > 500 * MS) for one, row in zip(met, made, strict=True)]
+        if planted == "cause":  # of most bad ones the wait for KV; the prompts of others took their usual time of all
+            waits = [800_000 if bad and rng.random() < 0.9 else 0 for _, bad in told[planted]]
+            parts = [{"ttft_wait_kv_us": us, "ttft_others_prompts_us": 90_000} for us in waits]
+            rows.all_causes([*zip(made, parts, strict=True)])
+    return told
+
+
+def test_what_requests_met_is_found_by_a_bound_and_what_is_not_known_is_never_blamed(
+    differences, rows, slos_file, tmp_path, monkeypatch
+):
+    """Also where most bad requests came while the process told nothing, or some of its requests were sampled away."""
+    met = _plant(np.random.default_rng(11), rows, _PLANTED)
+    for planted in ("batch", "kv", "idle"):
+        first = differences(tenant=planted)["differences"][0]
+        ((name, value),) = {(c["dimension"], c["value"]) for c in first["conditions"]}
+        number, unit = re.fullmatch(r"at least ([\d.]+)(| %| s)", value).groups()
+        bound = float(number) / (100 if unit == " %" else 1)
+        assert name.startswith(planted)
+        for side, is_bad in (("selected", True), ("others", False)):
+            n = sum(one[name] is not None and one[name] >= bound for one, bad in met[planted] if bad is is_bad)
+            assert first[side]["requests"] == pytest.approx(n, abs=3)
+    first = differences(tenant="cause")["differences"][0]
+    assert first["conditions"] == [{"dimension": "cause", "value": "waiting for KV"}]
+    assert first["selected"]["share"] > 0.8
+    assert first["others"]["requests"] == 0
+    for planted in ("nothing", "silence", "sampled"):
+        got = differences(tenant=planted)
+        assert (got["differences"], got["not_asked"]) == ([], [])
+    key = add_key(tmp_path / "keys.json", "read", "batch")
+    app, _ = build_api(
+        rows.store, load_slos(slos_file), IngestStatus(), lost_after_s=30.0, clock=lambda: NOW,
+        access=access_to(tmp_path / "keys.json"),
+    )  # fmt: skip
+    answer = TestClient(app).get("/api/v1/differences", params={"slo": "chat"}, headers=key).json()
+    assert (answer["differences"], answer["selected"] > 100) == ([], True), "its process serves all tenants"
+    for name in ("REQUESTS", "STEPS"):
+        with monkeypatch.context() as fewer:
+            fewer.setattr(f"collector.measure.differences.MOST_{name}", 100)
+            got, output = differences(tenant="cause"), StringIO()
+        assert (got["differences"], got["not_asked"][-1]) == ([], "cause")
+        show(Console(width=200, file=output), got)
+        assert "not compared: batch_at_arrival, kv_usage_at_arrival, idle_time, cause" in output.getvalue()
 
 
 def test_an_empty_side_has_nothing_to_compare(differences, rows):
