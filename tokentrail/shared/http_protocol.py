@@ -170,6 +170,8 @@ class HttpProtocol(HttpToolsProtocol):
                 body = body[_PIECE_BYTES:]
             self._unsent_bytes = 0
             await send({**message, "body": body} if body else message)
+            if not self.flow.write_paused:
+                self._unread_since = None
 
         await app(scope, receive, send_in_pieces)
 
