@@ -31,7 +31,6 @@ slos:
   - {name: each, objective: "0.9", window: 7d, group_by: [tenant], thresholds: {ttft: 500ms, e2e: 10s}}
   - {name: good, objective: "0.99", window: 7d, select: {tenant: [bolt]}, thresholds: {e2e: 10s}}
 """
-LOST_AFTER_S = 15
 TICK_S = 1.0
 CLOSE_S = 20
 """Two collectors give a request up, and Prometheus sees it, at moments that differ by so much at most."""
@@ -57,11 +56,11 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 class Side:
     """A collector with keys for all three tenants."""
 
-    def __init__(self, folder, cluster):
+    def __init__(self, folder, cluster, lost_after_s):
         slos = folder / "slos.yaml"
         slos.write_text(SLOS)
         self.cluster, keys = cluster, folder / cluster / "keys.json"
-        flags = ["--slos", str(slos), "--lost-after-s", str(LOST_AFTER_S), "--metrics-without-key", "true"]
+        flags = ["--slos", str(slos), "--lost-after-s", str(lost_after_s), "--metrics-without-key", "true"]
         self.collector = Collector(folder / cluster, *flags)
         self.senders = {tenant: add_key(keys, "ingest", tenant) for tenant in (GOOD, "acme", "mallory")}
         self.good, self.admin = add_key(keys, "read", GOOD), add_key(keys, "admin")
@@ -162,6 +161,14 @@ class Prometheus:
         self._process.wait(120)
 
 
+def _wait_until_settled(sides, end_s):
+    """Both are asked all the time: one that nobody asks for longer than `lost_after_s` waits for its senders."""
+    deadline = time.monotonic() + EQUAL_WITHIN_S
+    while False in [side.is_settled(end_s) for side in sides]:
+        assert time.monotonic() < deadline, "\n".join(side.collector.state() for side in sides)
+        time.sleep(TICK_S)
+
+
 def _exposed_differently(sides):
     """What /metrics of both tell that stays different: a request is given up at one a moment earlier."""
     deadline = time.monotonic() + EQUAL_WITHIN_S
@@ -177,9 +184,9 @@ def _exposed_differently(sides):
         time.sleep(1.0)
 
 
-def run(seconds, folder, *, rules=True):
+def run(seconds, folder, *, rules=True, lost_after_s=15):
     """Send for so long; what differs, and a summary of what was compared. Without `rules`, alerts are not."""
-    sides = [Side(folder, "alone"), Side(folder, "beside")]
+    sides = [Side(folder, cluster, lost_after_s) for cluster in ("alone", "beside")]
     good, forger, flood = GoodTenant(), Forger(), Flood()
     statuses, prometheus = {}, None
     try:
@@ -192,14 +199,14 @@ def run(seconds, folder, *, rules=True):
             bodies = good.bodies(now_s - began_s)
             for side in sides:
                 assert side.send(GOOD, bodies) == {200}
+                side.ask("summary", side.good)
             for tenant, hostile in (("acme", forger), ("mallory", flood)):
                 for status in sides[1].send(tenant, hostile.bodies(now_s - began_s)):
                     statuses[tenant, status] = statuses.get((tenant, status), 0) + 1
             time.sleep(max(0.0, TICK_S - (time.time() - now_s)))
         end_s = time.time()
         times = f"start={int(began_s) - 60}&end={end_s:.3f}"
-        for side in sides:
-            side.collector.wait_until(lambda side=side: side.is_settled(end_s))
+        _wait_until_settled(sides, end_s)
         seen = [side.answers(times) for side in sides]
         differences = [
             f"{path}: {_first_difference(*pair)}" for path in seen[0] if differ(pair := [s[path] for s in seen])

@@ -144,11 +144,11 @@ def test_the_lock_waits_for_a_statement_that_its_holder_left_running(server):
 
     def leave_running(store):
         while not seen.is_set():
-            store.client().command("SELECT sleep(2)", settings=STATEMENT_SETTINGS)
+            store.client().command("SELECT sleep(1)", settings=STATEMENT_SETTINGS)
 
     def take(store):
         while not running(store):
-            time.sleep(0.01)
+            time.sleep(0.1)
         seen.set()
         with SchemaLock(store):
             assert not running(store)

@@ -242,18 +242,18 @@ def test_a_tenants_tokens_may_go_alone(rows, expire, count):
 
 def test_a_round_is_bounded_and_the_next_one_goes_on(rows, clock, status, count, monkeypatch):
     monkeypatch.setattr(expiry, "MOST_DAYS", 2)
-    for days in range(2, 7):
+    for days in range(2, 6):  # of five partitions, ClickHouse takes 11 s for each delete
         served(rows, ended=NOW - days * DAY, tenant="acme")
     stage = Expiry(rows.store, parse_retention("acme/tokens=1d"), status, clock=clock)
     left = []
-    for _ in range(4):
+    for _ in range(3):
         stage.run_once()
         left.append(count("tokens"))
-    assert left == [9, 3, 0, 0]
+    assert left == [6, 0, 0]
     requests = Expiry(rows.store, parse_retention("acme/requests=1d"), status, clock=clock)
     requests.run_once()
     assert sorted(rows.store.query("SELECT DISTINCT toDayOfMonth(end) FROM requests").result_rows) == [
-        (17,), (18,), (19,)
+        (18,), (19,)
     ]  # fmt: skip
 
 

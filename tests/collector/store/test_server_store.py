@@ -48,6 +48,14 @@ def new_server(folder):
 
 
 @pytest.fixture
+def away(tmp_path):
+    """A server with an empty disk, which a test may start."""
+    server = Server(tmp_path)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
 def server(tmp_path):
     """A test may kill it."""
     with new_server(tmp_path) as server:
@@ -283,10 +291,8 @@ def test_what_a_lost_server_did_not_get_waits_for_the_next_start(server, tmp_pat
     assert collector.stop() == 0
 
 
-def test_a_collector_that_starts_while_the_server_is_away_accepts_and_stores_later(server, tmp_path):
-    server.kill()
-    shutil.rmtree(tmp_path / "db")
-    collector = Collector(tmp_path / "data", store=f"{server.url}/default").start(ready=False)
+def test_a_collector_that_starts_while_the_server_is_away_accepts_and_stores_later(away, tmp_path):
+    collector = Collector(tmp_path / "data", store=f"{away.url}/default").start(ready=False)
     assert collector.post(token_body(trace=1)).status_code == 200
     ready, summary, metrics = (collector.get(path) for path in ("/readyz", "/api/v1/summary", "/metrics"))
     assert (ready.status_code, summary.status_code, metrics.status_code) == (503, 503, 200)
@@ -297,14 +303,13 @@ def test_a_collector_that_starts_while_the_server_is_away_accepts_and_stores_lat
     assert "urllib3" not in log
     assert "tokentrail_collector_payloads_received_total 1.0" in metrics.text
 
-    server.start()
+    away.start()
     collector.wait_until(lambda: collector.get("/readyz").status_code == 200)
-    collector.wait_until(lambda: server.tokens() == (1, 3))
+    collector.wait_until(lambda: away.tokens() == (1, 3))
     assert collector.get("/api/v1/summary").status_code == 200
     assert collector.stop() == 0
 
 
-def test_a_collector_stops_while_the_server_is_away(server, tmp_path):
-    server.kill()
-    collector = Collector(tmp_path / "data", store=f"{server.url}/default").start(ready=False)
+def test_a_collector_stops_while_the_server_is_away(away, tmp_path):
+    collector = Collector(tmp_path / "data", store=f"{away.url}/default").start(ready=False)
     assert collector.stop() == 0
