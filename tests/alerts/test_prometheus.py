@@ -1,31 +1,49 @@
 """A real Prometheus scrapes a real server of ours and evaluates the shipped rules."""
 
+import http.server
+import json
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import threading
 import time
-from urllib.parse import parse_qs, urlsplit
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import pytest
 import uvicorn
 import yaml
+from typer.testing import CliRunner
 
 from alerts.generate import generate
 from alerts.links import Links
+from collector.causes.names import load_causes
 from collector.exposition import live as live_module
-from collector.measure.times import parse_moment
 from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
 from tests.alerts.test_dashboards import BOARDS, queries
 from tests.collector.rows import SECOND, Rows
 from tests.support.stores import open_new_store
+from tokentrail.cli.app import app
 
+ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120
-SLOS = 'slos: [{name: chat, objective: "0.95", window: 30d, thresholds: {ttft: 500ms}}]'
+FAULTS = {
+    "kv": ("wait_kv", "due to requests of kv-bulk"),
+    "burst": ("wait_batch", "due to requests of burst-bulk"),
+    "long": ("others_prompts", "due to requests of long-bulk"),
+    "cold": ("cold_start", "at cold i-1"),
+}
+"""By the service that has it, the cause that a fault adds, and the culprit that an alert names."""
+BAD, GOOD = 15, 4
+PROMISE = {"objective": "0.95", "window": "30d", "thresholds": {"ttft": "500ms"}}
+SLOS = yaml.safe_dump(
+    {"slos": [{"name": "chat", **PROMISE}, *({"name": of, **PROMISE, "select": {"model": [of]}} for of in FAULTS)]}
+)
 
 
 def free_port():
@@ -75,7 +93,45 @@ def served(tmp_path, clock, monkeypatch):
 
 
 @pytest.fixture
-def prometheus(served, tmp_path):
+def webhooks(tmp_path):
+    """The alerts that an Alertmanager with the shipped routes has sent, the newest of each; and its address."""
+    if shutil.which("prometheus-alertmanager") is None:
+        pytest.skip("prometheus-alertmanager is not installed")
+    told = {}
+
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            for alert in json.loads(self.rfile.read(int(self.headers["Content-Length"])))["alerts"]:
+                told[json.dumps(alert["labels"], sort_keys=True)] = alert
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    config = yaml.safe_load((ROOT / "alerts" / "alertmanager.yml").read_text())
+    for route in (config["route"], *config["route"]["routes"]):
+        route |= {"group_wait": "1s", "group_interval": "1s", "repeat_interval": "1s"}
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        threading.Thread(target=server.serve_forever).start()
+        for receiver in config["receivers"]:
+            receiver["webhook_configs"] = [{"url": f"http://127.0.0.1:{server.server_port}/"}]
+        (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(config))
+        port = free_port()
+        with (tmp_path / "alertmanager.log").open("wb") as log:
+            process = subprocess.Popen(
+                ["prometheus-alertmanager", f"--config.file={tmp_path}/alertmanager.yml",
+                 f"--storage.path={tmp_path}/am", f"--web.listen-address=127.0.0.1:{port}",
+                 "--cluster.listen-address="], stdout=log, stderr=log,
+            )  # fmt: skip
+        yield told, f"127.0.0.1:{port}"
+        process.terminate()
+        process.wait(120)
+        server.shutdown()
+
+
+@pytest.fixture
+def prometheus(served, webhooks, tmp_path):
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed")
     _, _, address, slos = served
@@ -86,6 +142,7 @@ def prometheus(served, tmp_path):
         # A scrape may take as long as its interval: a busy machine needs the two seconds.
         "global": {"scrape_interval": "2s", "evaluation_interval": "500ms"},
         "rule_files": [str(tmp_path / name) for name in ("slos.yml", "conditions.yml")],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [webhooks[1]]}]}]},
         "scrape_configs": [{"job_name": "tokentrail-collector", "static_configs": [{"targets": [address]}]}],
     }
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
@@ -93,7 +150,8 @@ def prometheus(served, tmp_path):
     with (tmp_path / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
             ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/tsdb",
-             f"--web.listen-address=127.0.0.1:{port}", "--enable-feature=exemplar-storage"], stdout=log, stderr=log,
+             f"--web.listen-address=127.0.0.1:{port}", "--enable-feature=exemplar-storage",
+             "--rules.alert.resend-delay=1s"], stdout=log, stderr=log,
         )  # fmt: skip
     yield httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False)
     process.terminate()
@@ -168,8 +226,44 @@ def test_what_failed_while_nobody_scraped_makes_no_alert_fire(served, past, prom
     eventually(firing, lambda now: now >= BURNING)
 
 
-def test_what_happens_to_requests_makes_alerts_fire(served, prometheus, query, firing):
-    live, rows, _, _ = served
+def faulty(rows, live, now):
+    """Each fault slows requests of a service of its own, of which one tenant has a large request."""
+    asked = []
+    for of, (cause, _) in FAULTS.items():
+        own = {"ended": now, "ingested_at": now, "segment": "one", "service": of, "model": of}
+        slow = own | {"e2e": 2 * SECOND, "ttft_ns": SECOND, "tpot_ns": 1e7, "tenant": "victim"}
+        fast = own | {"ttft_ns": SECOND // 10, "queue_ns": 1, "tenant": "victim"}
+        large = fast | {"e2e": 60 * SECOND, "input_tokens": 9999, "tenant": f"{of}-bulk"}
+        asked += [(slow, {f"ttft_{cause}_us": 10**6})] * BAD + [(fast, {"ttft_busy_us": 10**5})] * (GOOD - 1)
+        asked.append((large, {"inflicted_us": 10**6 * BAD} if of == "long" else {}))
+    made = rows.requests([fields for fields, _ in asked])
+    rows.causes([(request, told) for request, (_, told) in zip(made, asked, strict=True)])
+    live.counters.on_segment("one")
+    live.counters.on_explained("one")
+    return made
+
+
+def follow(annotations, api):
+    """Go where a webhook's text leads: what the commands print, and how many requests are in the list of the link."""
+    page, _, section = annotations["runbook_url"].partition("#")
+    assert page.endswith("/docs/alerts.md")
+    assert f"\n## {section}\n" in (ROOT / "docs" / "alerts.md").read_text().lower()
+    link = urlsplit(annotations["dashboard_url"])
+    assert (link.netloc, link.path) == ("dashboard:8501", "/explore")
+    asked = dict(parse_qsl(link.query))
+    assert asked.pop("range") == "custom"
+    answer = httpx.get(f"{api}/api/v1/requests", params=asked, trust_env=False).raise_for_status().json()
+    printed = []
+    for command in annotations["command"].split("; "):
+        name, *arguments = shlex.split(command)
+        done = CliRunner().invoke(app, [*arguments, "--api", api], env={"COLUMNS": "300"})
+        assert (name, done.exit_code) == ("tokentrail", 0), done.output
+        printed.append(done.output)
+    return "".join(printed), answer["total"]
+
+
+def test_the_webhook_tells_which_requests_why_whose_fault_and_what_to_do(served, prometheus, query, firing, webhooks):
+    live, rows, address, _ = served
     counters = live.counters
 
     rows.cold_start(start=time.time_ns() - 9 * SECOND, duration=1, segment="zero")
@@ -182,35 +276,41 @@ def test_what_happens_to_requests_makes_alerts_fire(served, prometheus, query, f
     for i in range(12):
         rows.kv_event(start=now + i, segment="one")
     rows.cold_start(start=now - 3 * SECOND, duration=2 * SECOND, segment="one")
-    made = fail(rows, live, "one", 40, now)
-    fast = {"ended": now, "ingested_at": now, "segment": "good", "ttft_ns": SECOND // 10, "queue_ns": 1}
-    good = rows.requests([fast] * 3)
-    rows.causes([*((r, {"ttft_wait_kv_us": 10**6}) for r in made), *((r, {"ttft_busy_us": 10**5}) for r in good)])
-    for segment in ("one", "good"):
-        counters.on_explained(segment)
-    counters.on_segment("good")
+    # A process hangs: it has run no step for a minute, and goes on to announce its request.
+    rows.step(start=now - 60 * SECOND, instance="it's 9")
+    hung = rows.open(start=now - 61 * SECOND, seen=now, instance="it's 9")
+    made = faulty(rows, live, now)
 
-    eventually(lambda: query(COUNTED), lambda r: list(r.values()) == [43])
+    eventually(
+        lambda: query(COUNTED), lambda r: [*r.values()] == [(BAD + GOOD) * len(FAULTS) + 1]
+    )  # and the one that hangs
     expected = BURNING | {("TokentrailKvCacheEvictions", None), ("TokentrailColdStart", None)}
-    assert eventually(firing, lambda now: now >= expected) == expected
+    assert eventually(firing, lambda now: now >= expected) <= expected | {("TokentrailEngineHung", None)}
 
-    def annotations():
-        alerts = prometheus.get("/alerts").raise_for_status().json()["data"]["alerts"]
-        return {alert["labels"].get("rule"): alert["annotations"] for alert in alerts}
+    def told():
+        if hung["seen"] < time.time_ns() - 5 * SECOND:
+            hung.update(rows.open(**hung | {"seen": time.time_ns()}))
+        return {(a["labels"]["alertname"], a["labels"].get("slo")): a["annotations"] for a in [*webhooks[0].values()]}
 
-    told = eventually(annotations, lambda found: "wait_kv" in found["page-fast"]["cause"])["page-fast"]
-    assert told["cause"].endswith("is waiting for KV (wait_kv); 100 % of that is at engine i-1.")
-    link = urlsplit(told["dashboard_url"])
-    asked = parse_qs(link.query)
-    start, end = (parse_moment(asked.pop(name)[0]).ns for name in ("start", "end"))
-    assert (link.netloc, link.path, asked) == (
-        "dashboard:8501", "/explore", {"slo": ["chat"], "verdict": ["bad"], "range": ["custom"]},
-    )  # fmt: skip
-    assert end - start == 3600 * SECOND
-    listed = httpx.get(
-        f"http://{served[2]}/api/v1/requests?slo=chat&verdict=bad&start={start // SECOND}&end={end // SECOND + 1}"
-    )
-    assert listed.json()["total"] == 40
+    def is_told(alerts):
+        causes = {of: alerts.get(("TokentrailSloBurn", of), {"cause": ""})["cause"] for of in FAULTS}
+        return "TokentrailEngineHung" in {name for name, _ in alerts} and all(
+            f"({cause})" in causes[of] and culprit in causes[of] for of, (cause, culprit) in FAULTS.items()
+        )
+
+    alerts = eventually(told, is_told)
+    for of, (cause, culprit) in FAULTS.items():
+        printed, listed = follow(alerts["TokentrailSloBurn", of], f"http://{address}")
+        assert listed == BAD
+        assert f"against {cause}: {load_causes()[cause].advice['any']}" in printed
+        assert culprit.split()[-1] in printed
+        assert all(
+            request["trace_id"] in printed
+            for request in made
+            if request["model"] == of and request["e2e_ns"] == 2 * SECOND
+        )
+    printed, listed = follow(alerts["TokentrailEngineHung", None], f"http://{address}")
+    assert (listed, hung["trace_id"] in printed) == (1, True)
 
     slo = httpx.get(f"http://{served[2]}/api/v1/slos/chat", trust_env=False).json()
     assert slo["firing"] == "page"
@@ -225,7 +325,7 @@ def test_what_happens_to_requests_makes_alerts_fire(served, prometheus, query, f
         found = prometheus.get("/query_exemplars", params=asked).raise_for_status().json()["data"]
         return {e["labels"]["trace_id"] for series in found for e in series["exemplars"]}
 
-    assert eventually(traces, bool) <= {r["trace_id"] for r in (*made, *good)}
+    assert eventually(traces, bool) <= {r["trace_id"] for r in made}
 
     rows.step(start=time.time_ns(), running=2, kv_blocks_used=5, kv_blocks_total=9)
     counters.on_segment("two")
