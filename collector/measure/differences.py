@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from math import erfc, sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -19,8 +17,9 @@ import numpy as np
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.arrivals import AT_ARRIVAL, MOST_REQUESTS, MOST_STEPS, UNKNOWN, Arrivals, read_arrivals
-from collector.measure.chance import Bools, Floats, Ints
+from collector.measure.chance import Ints
 from collector.measure.reader import Reader
+from collector.measure.telling import Difference, Sides, Table, Trait, chosen, is_significant
 from collector.measure.values import dimensions, value_counts
 from collector.measure.window import Window
 from collector.query.template import part
@@ -46,60 +45,11 @@ _SIZES: Final = {
 """SQL of numbers. Their values are the requests above or below a quantile."""
 _WRITTEN: Final = {"cached_share": percent, "kv_usage_at_arrival": percent, "idle_time": duration}
 """How a bound is written that is no count."""
-_MOST_SPECIFIC: Final = ("error_type", "variant", "model", "tenant", "instance", "service")
-"""Of conditions that the same requests meet, that of the first of these is told: a reason stands before `status`."""
-_KINDS: Final = (
-    ("status", "error_type", "finish_reason", "cause", *_FACTS),
-    ("output_tokens", "cached_share", *AT_ARRIVAL),
-)
-"""What became of a request, and what it met or made. All else was known when it came, and is told before these: what
-follows from being slow would explain everything."""
 _UNKNOWN: Final = "-1"
 _MOST_LABELS: Final = 16
 _MOST_VALUES: Final = 200
 _MOST_OF_ONE: Final = 3
 _MOST_CONDITIONS: Final = 14
-_MOST_OF_KIND: Final = 3
-ALPHA: Final = 0.05
-"""The probability that anything is called a difference where nothing differs."""
-_LEAST_LIFT: Final = 1.2
-_LEAST_SHARE: Final = 0.05
-"""A value that fewer of the selected requests have explains little of them."""
-
-
-class Trait(Answer):
-    """A value of a dimension."""
-
-    dimension: str
-    value: str
-    """The value, or the bound of a number: `at least 3500`, `less than 120`. What is not known is never told."""
-
-    @property
-    def text(self) -> str:
-        """The condition in words."""
-        return f"{self.dimension} {self.value or 'not given'}"
-
-
-class ShareOut(Answer):
-    """How many requests of one side meet a condition."""
-
-    requests: Number
-    share: float
-
-
-class Difference(Answer):
-    """Conditions that are commoner among the selected requests."""
-
-    conditions: list[Trait]
-    """One, or two that say more together than each alone."""
-    selected: ShareOut
-    others: ShareOut
-    lift: float | None
-    """The share of the selected ÷ that of the others; null where none of the others meets it."""
-    p: float
-    """The probability of such a difference by chance, for all values that were tried."""
-    also: list[str]
-    """Conditions that say no more than this one."""
 
 
 class Differences(Answer):
@@ -114,22 +64,6 @@ class Differences(Answer):
     differences: list[Difference]
     not_asked: list[str]
     """Dimensions that were not compared: the time has more than 100,000 requests or a million steps."""
-
-
-@dataclass(frozen=True)
-class Sides:
-    """The selected requests and the others, as so many that stand for themselves."""
-
-    selected: float
-    others: float
-
-    def z(self, selected: Floats, others: Floats) -> Floats:
-        """Two-proportion z values with Yates' correction, of those that meet a condition; negative for rarer ones."""
-        met, total = selected + others, self.selected + self.others
-        expected = met * self.selected / total
-        variance = expected * self.others / total * (total - met) / max(total - 1, 1)
-        away = selected - expected
-        return np.sign(away) * np.maximum(np.abs(away) - 0.5, 0) / np.sqrt(np.where(variance > 0, variance, np.inf))
 
 
 @dataclass(frozen=True)
@@ -225,46 +159,17 @@ def _best(candidates: Sequence[_Candidate], everything: Sides) -> list[_Candidat
     for i, one in enumerate(candidates):
         if one.among != everything:  # what is not known is never blamed: it must differ among those that are, too
             own = float(one.among.z(np.array([one.selected]), np.array([one.others]))[0])
-            z[i] = min(z[i], own) if _is_significant(own, len(candidates)) else 0.0
+            z[i] = min(z[i], own) if is_significant(own, len(candidates)) else 0.0
     taken: list[_Candidate] = []
     for place in np.argsort(-z, kind="stable"):
         one = candidates[int(place)]
         same = [other for other in taken if other.condition.dimension == one.condition.dimension]
         if z[place] <= 0 or len(taken) == _MOST_CONDITIONS:
             break
-        of_kind = [other for other in taken if _kind(other.condition) == _kind(one.condition)]
-        if len(same) < _MOST_OF_ONE and (not _kind(one.condition) or len(of_kind) < _MOST_CONDITIONS // 3):
+        of_kind = [other for other in taken if other.condition.kind == one.condition.kind]
+        if len(same) < _MOST_OF_ONE and (not one.condition.kind or len(of_kind) < _MOST_CONDITIONS // 3):
             taken.append(one)
     return taken
-
-
-@dataclass(frozen=True)
-class _Table:
-    """Requests by which conditions they meet."""
-
-    met: Bools
-    """Shape (groups, conditions)."""
-    selected: Floats
-    others: Floats
-
-    def conditional(self, column: Bools, known: Sequence[Bools]) -> float:
-        """The z value of a condition where the requests that agree in the `known` ones are compared.
-
-        Mantel and Haenszel: Statistical aspects of the analysis of data from retrospective studies of disease, Journal
-        of the National Cancer Institute 22, 1959.
-        """
-        strata = sum((one.astype(np.int64) << i for i, one in enumerate(known)), np.zeros(len(column), np.int64))
-        away = variance = 0.0
-        for stratum in np.unique(strata):
-            inside = strata == stratum
-            chosen, rest = self.selected[inside], self.others[inside]
-            has = column[inside]
-            a, m1, m0 = chosen[has].sum(), chosen.sum(), rest.sum()
-            n1, total = a + rest[has].sum(), m1 + m0
-            if total > 1:
-                away += a - n1 * m1 / total
-                variance += n1 * (total - n1) * m1 * m0 / total**2 / (total - 1)
-        return max(abs(away) - 0.5, 0.0) / sqrt(variance) * (1 if away > 0 else -1) if variance > 0 else 0.0
 
 
 def _found(
@@ -282,104 +187,8 @@ def _found(
     met = (mask[:, None] >> np.arange(len(best))) & 1 == 1
     counts = {name: np.array(rows[name], float) for name in ("selected", "others")}
     effective = {name: n.sum() / max(np.sum(rows[f"{name}_squares"]), 1e-9) for name, n in counts.items()}
-    table = _Table(met, *(counts[name] * min(effective[name], 1.0) for name in ("selected", "others")))
-    return _chosen(table, counts, [one.condition for one in best], tried)
-
-
-def _chosen(table: _Table, counts: Mapping[str, Floats], conditions: Sequence[Trait], tried: int) -> list[Difference]:
-    """The differences, the one that tells most first, and those that say no more behind it."""
-    columns: dict[tuple[int, ...], Bools] = {(i,): table.met[:, i] for i in range(len(conditions))}
-    for i, j in combinations(range(len(conditions)), 2):
-        if conditions[i].dimension != conditions[j].dimension and _more_together(table, i, j, tried):
-            columns[i, j] = table.met[:, i] & table.met[:, j]
-    left = {key: column for key, column in columns.items() if _matters(table, column)}
-    alone = {key: table.conditional(column, []) for key, column in left.items()}
-    kinds = {key: max(_kind(conditions[i]) for i in key) for key in left}
-    found: list[Difference] = []
-    known: list[Bools] = []
-    for kind in range(len(_KINDS) + 1):
-        for _ in range(_MOST_OF_KIND):
-            z = {key: table.conditional(column, known) for key, column in left.items() if kinds[key] == kind}
-            key = max(z, key=lambda key: (round(z[key], 6), -_rank(conditions[key[0]]), -len(key)), default=())
-            if not key or not _is_significant(z[key], tried):
-                break
-            column = left.pop(key)
-            known.append(column)
-            behind = [
-                other
-                for other, its in left.items()
-                if kinds[other] >= kind
-                and _is_significant(alone[other], tried)
-                and not _is_significant(table.conditional(its, known), tried)
-            ]
-            told = {*key}.union(*(other for other in behind if len(other) == 1))
-            named = [other for other in behind if not {*other} & {*key} and (len(other) == 1 or not {*other} & told)]
-            also = [" and ".join(conditions[i].text for i in other) for other in named]
-            found.append(_difference(key, column, counts, conditions, z[key], tried, also))
-            bounded = {conditions[i].dimension for i in key} & {*_SIZES}  # one bound of a number says enough
-            left = {
-                other: its
-                for other, its in left.items()
-                if other not in behind
-                and not {*key} & {*other}
-                and not bounded & {conditions[i].dimension for i in other}
-            }
-    return found
-
-
-def _kind(condition: Trait) -> int:
-    """0: known when the request came; the last one: what became of it."""
-    return next((len(_KINDS) - i for i, names in enumerate(_KINDS) if condition.dimension in names), 0)
-
-
-def _rank(condition: Trait) -> int:
-    """0: the most specific."""
-    return _MOST_SPECIFIC.index(condition.dimension) if condition.dimension in _MOST_SPECIFIC else len(_MOST_SPECIFIC)
-
-
-def _more_together(table: _Table, i: int, j: int, tried: int) -> bool:
-    """Each of two conditions matters among the requests that meet the other."""
-    return all(
-        _is_significant(
-            _Table(table.met[inside], table.selected[inside], table.others[inside]).conditional(column[inside], []),
-            tried,
-        )
-        for inside, column in ((table.met[:, i], table.met[:, j]), (table.met[:, j], table.met[:, i]))
-    )
-
-
-def _matters(table: _Table, column: Bools) -> bool:
-    """Enough of the selected requests meet it, and clearly more than of the others."""
-    share, of_others = (part[column].sum() / part.sum() for part in (table.selected, table.others))
-    return bool(share >= _LEAST_SHARE and share >= _LEAST_LIFT * of_others)
-
-
-def _difference(
-    key: tuple[int, ...],
-    column: Bools,
-    counts: Mapping[str, Floats],
-    conditions: Sequence[Trait],
-    z: float,
-    tried: int,
-    also: list[str],
-) -> Difference:
-    parts = {
-        name: ShareOut(requests=as_number(float(n[column].sum())), share=float(n[column].sum() / n.sum()))
-        for name, n in counts.items()
-    }
-    return Difference(
-        conditions=[conditions[i] for i in key],
-        selected=parts["selected"],
-        others=parts["others"],
-        lift=parts["selected"].share / parts["others"].share if parts["others"].share else None,
-        p=min(1.0, erfc(z / sqrt(2)) * tried),
-        also=also,
-    )
-
-
-def _is_significant(z: float, tried: int) -> bool:
-    """Beyond chance when the best of so many values is looked at (Bonferroni, the first step of Holm's procedure)."""
-    return erfc(max(z, 0.0) / sqrt(2)) * tried <= ALPHA
+    table = Table(met, *(counts[name] * min(effective[name], 1.0) for name in ("selected", "others")))
+    return chosen(table, counts, [one.condition for one in best], tried)
 
 
 def _summary(found: Sequence[Difference], everything: Sides, tried: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from rich.console import Console
 
-from collector.measure.differences import Sides, Trait, _chosen, _Table
+from collector.measure.telling import Sides, Table, Trait, chosen
 from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
@@ -266,8 +266,8 @@ def test_of_many_draws_what_is_planted_is_first_and_nothing_is_nothing(planted):
         bad = rng.random(3000) < np.where(hit, 0.25, 0.05)
         if follows:
             met[:, 7] = rng.random(3000) < np.where(bad, 0.95, 0.02)
-        table = _Table(met, bad.astype(float), (~bad).astype(float))
-        found = _chosen(table, {"selected": table.selected, "others": table.others}, conditions, 200)
+        table = Table(met, bad.astype(float), (~bad).astype(float))
+        found = chosen(table, {"selected": table.selected, "others": table.others}, conditions, 200)
         keys = [{conditions.index(c) for c in one.conditions} for one in found]
         right += keys[: 1 + follows] == {"pair": [{0, 1}], "nothing": []}.get(planted, [{2}, {7}][: 1 + follows])
     assert right >= 190
