@@ -200,6 +200,12 @@ def observation(**changes):
     return Observation(**(base | {"chunks_ns": [110_000_000, 210_000_000], "ended_ns": 211_000_000} | changes))
 
 
+def test_a_time_per_token_needs_two_tokens():
+    assert observation(output_tokens=2).tpot_s == pytest.approx(0.1)
+    assert observation(output_tokens=1).tpot_s is observation(output_tokens=0).tpot_s is None
+    assert observation(output_tokens=2, chunks_ns=[]).tpot_s is None
+
+
 def test_comparison_accepts_a_hop_and_nothing_else():
     comparison = compare([observation()], [row()])
     assert comparison.matched == 1

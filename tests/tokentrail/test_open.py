@@ -126,7 +126,7 @@ def test_a_request_that_is_too_old_ends_as_abandoned(clock):
     assert len(trail.spans("chat m")) == 1
 
 
-def test_a_request_open_at_shutdown_ends_as_abandoned(trail, clock):
+def test_a_request_open_at_shutdown_ends_as_abandoned(trail, clock, caplog):
     request, ended = start(trail), start(trail)
     ended.end(T0 + MS)
     clock.now = T0 + 3 * MS
@@ -136,6 +136,7 @@ def test_a_request_open_at_shutdown_ends_as_abandoned(trail, clock):
     assert spans[request.span_id].duration_ns == 3 * MS
     assert semconv.ERROR_TYPE not in spans[ended.span_id].attributes
     assert (trail.stats.abandoned, trail.stats.pending, trail.stats.dropped) == (1, 0, 0)
+    assert "tokentrail ends without" not in caplog.text
 
 
 def test_a_request_that_ended_is_not_abandoned(trail):

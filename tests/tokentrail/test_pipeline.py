@@ -78,10 +78,13 @@ def test_a_flush_ends_in_time_though_the_build_does_not(stuck):
     assert stuck.stats.exported == 1
 
 
-def test_a_shutdown_ends_in_time_and_counts_what_was_not_built(stuck):
+def test_a_shutdown_ends_in_time_and_counts_what_was_not_built(stuck, caplog):
     for _ in range(40_000):
         stuck.step(0, T0, T0, [])
+    assert stuck.flush(0.01) is False
+    assert stuck.entered.wait(120)
     assert stuck.shutdown(0.01) is False
+    assert "tokentrail ends without 40000 spans" in caplog.text
     assert balanced(stuck.stats)
     assert stuck.stats.pending <= 16_000  # the batch that is being built; the others are dropped at once
     stuck.go.set()
