@@ -35,6 +35,10 @@ _SHARE: Final = 100
 _SHARE_OF_EVALUATIONS: Final = 20
 """A pause between two evaluations of the SLOs is this many times as long as the evaluation."""
 EVALUATE_EVERY_NS: Final = 60 * SECOND_NS
+_EVALUATE_UNKNOWN_EVERY_NS: Final = 15 * SECOND_NS
+"""While nothing is known of why an SLO burns, since its page comes within a minute …"""
+_MOST_UNKNOWN: Final = 6
+"""… so many times in a row, since requests that failed or hang never tell."""
 READ_TABLES_EVERY_NS: Final = 15 * SECOND_NS
 READ_SAMPLES_EVERY_NS: Final = 5 * SECOND_NS
 
@@ -81,6 +85,7 @@ class Live(ThreadStage):
         self._processes_dropped = 0
         self._of_slos, self._evaluated_ns = Series(), 0
         self._evaluation_s = 0.0
+        self._times_unknown = 0
         self._is_behind = True
         self._scraped = False
         self._line_due = OnceAMinute()
@@ -180,7 +185,8 @@ class Live(ThreadStage):
         self._scraped |= counted is self.families[0]
 
     def _evaluate_slos(self, now: int) -> bool:
-        pause_ns = max(EVALUATE_EVERY_NS, round(self._evaluation_s * _SHARE_OF_EVALUATIONS * SECOND_NS))
+        every_ns = _EVALUATE_UNKNOWN_EVERY_NS if 0 < self._times_unknown <= _MOST_UNKNOWN else EVALUATE_EVERY_NS
+        pause_ns = max(every_ns, round(self._evaluation_s * _SHARE_OF_EVALUATIONS * SECOND_NS))
         if not _is_due(self._evaluated_ns, pause_ns, now):
             return False
         began_s = time.monotonic()
@@ -190,7 +196,9 @@ class Live(ThreadStage):
             series.set(metrics.SLO_OBJECTIVE, (slo.name,), float(slo.objective))
         evaluated = self._evaluate()
         expose_slos(series, evaluated)
-        expose_reasons(series, self._reasons(evaluated))
+        reasons = self._reasons(evaluated)
+        expose_reasons(series, reasons)
+        self._times_unknown = self._times_unknown + 1 if any(not one.shares for one in reasons) else 0
         series.set(metrics.SLO_EVALUATED, (), now / SECOND_NS)
         self._of_slos, self._evaluated_ns = series, now
         self._evaluation_s = time.monotonic() - began_s

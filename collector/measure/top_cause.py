@@ -164,11 +164,13 @@ class Reason:
 
 
 def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reason]:
-    """Why each of these SLOs burns, of those that do and have bad requests that are explained."""
+    """Why each of these SLOs burns, of those that do; without shares where no bad request is explained yet."""
     burns = [_with_not_ended(reader, window, one) for one in burning(reader, slos, window.end_ns)]
-    found = [(one, blamed) for one, blamed in zip(burns, blame(reader, window, burns), strict=True) if blamed]
+    blames = [*zip(burns, blame(reader, window, burns), strict=True)]
+    unknown = [Reason(one.slo.name, one.tenant, {}, []) for one, blamed in blames if not blamed]
+    found = [(one, blamed) for one, blamed in blames if blamed]
     if not found:
-        return []
+        return unknown
     since = replace(window, start_ns=min(one.since_ns for one, _ in found))
     tops = {blamed.top.cause for _, blamed in found}
     inflicted = read_inflicted(reader, since) if tops & {*OF_PROMPTS} else []
@@ -185,12 +187,13 @@ def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reas
         elif cause in HELD:
             yield from of_holders(held, lost, cause)
 
-    return [
+    known = (
         Reason(
             one.slo.name, one.tenant, blamed.shares, [*{who.by: who for who in reversed([*culprits(blamed)])}.values()]
         )
         for one, blamed in found
-    ]
+    )
+    return [*unknown, *known]
 
 
 def _with_not_ended(reader: Reader, window: Window, one: Burning) -> Burning:

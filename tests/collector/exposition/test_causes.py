@@ -195,6 +195,26 @@ class TestWhyAnSloBurns:
         clock.now += 3600 * SECOND
         assert self.shares(scrape()) == {}
 
+    def test_while_it_is_not_known_the_collector_looks_again_soon_but_not_for_ever(self, scrape, explain, rows, clock):
+        explain(*[(CHAT, FAST)] * 6)
+        made = rows.requests([SLOW | {"ended": NOW - SECOND}] * 9)
+        for _ in range(6):
+            assert self.shares(scrape()) == {}
+            clock.now += 16 * SECOND
+        rows.causes([(one, WAITED) for one in made])
+        assert self.shares(scrape()).keys() >= {"wait_kv"}, "the seventh time"
+
+    def test_what_stays_unknown_is_looked_at_each_minute(self, scrape, explain, rows, clock):
+        explain(*[(CHAT, FAST)] * 6)
+        made = rows.requests([SLOW | {"ended": NOW - SECOND}] * 9)
+        for _ in range(7):
+            assert self.shares(scrape()) == {}
+            clock.now += 16 * SECOND
+        rows.causes([(one, WAITED) for one in made])
+        assert self.shares(scrape()) == {}
+        clock.now += 45 * SECOND
+        assert self.shares(scrape()).keys() >= {"wait_kv"}
+
 
 class TestOfEachTenant:
     @pytest.fixture
