@@ -2,6 +2,9 @@
 
 The clock is that of the simulated engine, and a step moves it by the CPU time that torch took for it, so neighbours on
 the machine are no stalls. Freezes are added to the clock; all else happens in the scheduler and in the model.
+
+A slower machine is a slower device. `machine` is how many times as long as while the law was learned the same matrix
+product took behind each step of the run without a fault, as a median: what is `blamed` there has this to be seen with.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -40,9 +44,11 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
 
 def one_seed(model: Any, seed: int, count: int) -> dict[str, Any]:
     """The law that earlier traffic teaches, and how it judges each case."""
+    speeds: list[list[int]] = []
 
     def ran(load: Load, blocks: int = ENOUGH, **options: Any) -> Run:
-        device = torch_device(model, blocks)  # type: ignore[no-untyped-call]
+        speeds.append([])
+        device = torch_device(model, blocks, speeds[-1])  # type: ignore[no-untyped-call]
         return run(within(load), seed=seed, blocks=blocks, make_device=device, **options)
 
     def chatting(more: int = 0) -> Load:
@@ -60,6 +66,8 @@ def one_seed(model: Any, seed: int, count: int) -> dict[str, Any]:
         "r2": reference.r2,
         "sigma": reference.sigma,
         "blamed": _share(_parts(plain, reference), "stall", "drift"),
+        "blamed_on_drift": _share(_parts(plain, reference), "drift"),
+        "machine": median(speeds[1]) / median(speeds[0]),
         "freeze": {"injected_s": float(frozen.faulty().sum()) / 1e9, "found_s": _sum(found, "stall")},
         "prompt": _named(delayed, guilty, reference),
         "storm": {"largest": _grown(_parts(stormy, reference) - _parts(plain, reference))},

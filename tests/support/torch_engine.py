@@ -39,8 +39,9 @@ def within(load: Load) -> Load:
 class TorchDevice(SimulatedDevice):
     """A runner that computes, and moves the clock by the CPU time of its thread. `truth` has its times and faults."""
 
-    def __init__(self, model, blocks, clock, law, faults, seed):
+    def __init__(self, model, blocks, speeds, clock, law, faults, seed):
         super().__init__(clock, law, faults, seed)
+        self._speeds, self._same = speeds, torch.ones(512, 512)
         self._runner = ModelRunner(model, kv_blocks=blocks, block_size=BLOCK_SIZE, eos_ids=[])
         self._runner.warm_up()
 
@@ -51,6 +52,7 @@ class TorchDevice(SimulatedDevice):
         begun = time.thread_time_ns()
         result = self._runner.run(plan)
         usual = time.thread_time_ns() - begun
+        self._speeds.append(self._time_of_the_same())
         prompts = [item for item in plan.batch if not item.sequence.decoding]
         total = sum(item.num_scheduled_tokens for item in prompts)
         chunks = [
@@ -69,6 +71,13 @@ class TorchDevice(SimulatedDevice):
         return result
 
 
-def torch_device(model, blocks):
-    """For `simulated_engine.run(make_device=…)`."""
-    return lambda clock, law, faults, seed: TorchDevice(model, blocks, clock, law, faults, seed)
+    def _time_of_the_same(self):
+        """Nanoseconds of a computation that is the same behind each step: how quick the machine is."""
+        begun = time.thread_time_ns()
+        self._same @ self._same
+        return time.thread_time_ns() - begun
+
+
+def torch_device(model, blocks, speeds):
+    """For `simulated_engine.run(make_device=…)`. `speeds` gets the time of the same computation behind each step."""
+    return lambda clock, law, faults, seed: TorchDevice(model, blocks, speeds, clock, law, faults, seed)

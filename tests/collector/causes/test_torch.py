@@ -20,7 +20,7 @@ def ran(tmp_path_factory):
 
     def ran(seed, **options):
         load = within(chats(25, rate=20, seed=seed, prompt=(60, 0.5, 200), answer=(20, 0.4, 40)))
-        return run(load, blocks=BLOCKS, make_device=torch_device(model, BLOCKS), **options)
+        return run(load, blocks=BLOCKS, make_device=torch_device(model, BLOCKS, []), **options)
 
     yield ran
     torch.set_num_threads(threads)
