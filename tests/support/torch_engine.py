@@ -70,7 +70,6 @@ class TorchDevice(SimulatedDevice):
         )  # fmt: skip
         return result
 
-
     def _time_of_the_same(self):
         """Nanoseconds of a computation that is the same behind each step: how quick the machine is."""
         begun = time.thread_time_ns()
