@@ -9,9 +9,9 @@ from tokentrail.cli.explain import show, show_one
 TRACE = "0123456789abcdef" * 2
 
 
-def text(print_it, answer):
+def text(print_it, answer, *filters):
     printed = io.StringIO()
-    print_it(Console(file=printed, width=200), answer)
+    print_it(Console(file=printed, width=300), answer, *filters)
     return printed.getvalue()
 
 
@@ -25,6 +25,10 @@ def part(cause, **fields):
 
 
 ANSWER = {
+    "window": {"start": "2026-11-20T10:00:00Z", "end": "2026-11-20T11:00:00Z"},
+    "slo": "chat",
+    "metric": None,
+    "selected": {"requests": 4},
     "typical": {"text": "the middle half of good requests of the same model", "ttft_from_s": 0.08, "ttft_to_s": 0.1},
     "sentence": "What 4 bad requests took …",
     "parts": [
@@ -49,10 +53,16 @@ ANSWER = {
 
 
 def test_the_sentence_comes_first_and_the_next_command_last():
-    lines = text(show, ANSWER).splitlines()
+    lines = text(show, ANSWER, {}).splitlines()
     assert lines[0] == "What 4 bad requests took …"
-    assert lines[-1].startswith("next: ")
-    assert lines[-1].endswith(f"explain {TRACE}")
+    assert lines[-2].startswith("next: ")
+    assert lines[-2].endswith(f"explain {TRACE}")
+    when = "--start 2026-11-20T10:00:00Z --end 2026-11-20T11:00:00Z"
+    assert lines[-1].startswith("all of them: ")
+    assert lines[-1].endswith(f" requests {when} --slo chat --verdict bad")
+    of = {"model": ["a", "b c"], "label.region": ["eu"]}
+    slowest = text(show, ANSWER | {"slo": None, "metric": "ttft"}, of).splitlines()[-1]
+    assert slowest.endswith(f" requests {when} --model a --model 'b c' --sort ttft --label region=eu")
     first = next(line for line in lines if line.startswith("wait_kv"))
     assert [told for told in ("84 %", "3.20 s", "3.28 s", "99.1 %") if told not in first] == []
     assert "e1 3.00 s" in first
@@ -63,7 +73,7 @@ def test_the_sentence_comes_first_and_the_next_command_last():
 
 
 def test_what_is_missing_and_what_helps_is_told():
-    told = text(show, ANSWER)
+    told = text(show, ANSWER, {})
     assert "without wait_kv, batch: 99.5 % good (first order)" in told
     assert "typical: the middle half of good requests of the same model, TTFT 80.0 ms to 100 ms" in told
     assert "not ended: engine i-1: 1 request waits\\x1b[2J" in told, "nothing of others moves the cursor"
@@ -71,11 +81,14 @@ def test_what_is_missing_and_what_helps_is_told():
     assert "1 explained by phases: switch on more" in told
     assert "against wait_kv: Give the cache more memory." in told
     assert "Fewer at once." not in told, "it took no longer than in typical requests"
-    hidden = text(show, ANSWER | {"without_hidden": "40 % of the time is not explained"})
+    hidden = text(show, ANSWER | {"without_hidden": "40 % of the time is not explained"}, {})
     assert "without a cause: 40 % of the time is not explained" in hidden
     nothing = {"parts": [], "without": [], "not_ended": [], "note": None, "without_hidden": None, "levels": []}
     nothing |= {"replay": None, "typical": None}
-    assert text(show, {"sentence": "No request is bad.", **nothing}) == "No request is bad.\n"
+    assert (
+        text(show, {"sentence": "No request is bad.", "selected": {"requests": 0}, **nothing}, {})
+        == "No request is bad.\n"
+    )
 
 
 def test_what_would_be_without_a_culprit():
@@ -83,7 +96,7 @@ def test_what_would_be_without_a_culprit():
     burst = {"by": "tenant", "name": "globex\x1b[2J", "time_s": 9.0, "without": without}
     parts = [part(cause, culprits=[burst], advice="") for cause in ("wait_batch", "others_prompts")]
     replay = {"requests": 380, "attainment": 0.64, "note": None}
-    told = text(show, ANSWER | {"parts": parts, "replay": replay}).splitlines()
+    told = text(show, ANSWER | {"parts": parts, "replay": replay}, {}).splitlines()
     said = "had the requests of tenant globex\\x1b[2J never come: 97 % (96 % to 98 %) of the others good (replay)"
     assert [line for line in told if "never come" in line] == [said]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import httpx
@@ -117,3 +118,12 @@ def _json(answer: httpx.Response) -> Any:
             request=answer.request,
         )
     return found
+
+
+def list_of(explained: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters of `/requests` that list those which an answer of `/explain` is about; none if there are none."""
+    if not explained["selected"]["requests"]:
+        return {}
+    times = {name: explained["window"][name] for name in ("start", "end")}
+    of_slo = {"slo": explained["slo"]} if explained["slo"] else {}
+    return times | of_slo | ({"sort": explained["metric"]} if explained["metric"] else {"verdict": "bad"})

@@ -205,14 +205,14 @@ def explain(
         else:
             explain_.show_one(console(), detail)
         return
-    filters = given(slo=slo, metric=metric, quantile=quantile, without=without, replay=replay or None)
-    filters |= given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label)
-    answer = ask(api, lambda client: client.get("explain", start=start, end=end, **filters))
+    asked = given(slo=slo, metric=metric, quantile=quantile, without=without, replay=replay or None)
+    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label)
+    answer = ask(api, lambda client: client.get("explain", start=start, end=end, **asked, **filters))
     if as_json:
         print_json(answer)
         return
     tell_end(answer)
-    explain_.show(console(), answer)
+    explain_.show(console(), answer, filters)
 
 
 @of_our_version()

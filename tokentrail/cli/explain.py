@@ -8,15 +8,20 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from tokentrail.cli.api import list_of
 from tokentrail.cli.output import cells, own_name, print_line
+from tokentrail.cli.status import command
 from tokentrail.shared.formatting import UNDEFINED, count, duration, percent
 
 _KINDS: Final = {"tenant": "tenant ", "variant": "variant ", "process": "", "request": ""}
 """The kinds of culprits that a line has, and the word before a name of each."""
 
 
-def show(console: Console, answer: Mapping[str, Any]) -> None:
-    """Print the sentence, a line for each cause, what is missing, and the command that shows an example."""
+def show(console: Console, answer: Mapping[str, Any], filters: Mapping[str, Any]) -> None:
+    """Print the sentence, a line for each cause, what is missing, and the commands that show an example and the list.
+
+    `filters` are those of the question, as the API takes them.
+    """
     print_line(console, answer["sentence"])
     if answer["parts"]:
         console.print(_table(answer["parts"]))
@@ -46,6 +51,8 @@ def show(console: Console, answer: Mapping[str, Any]) -> None:
         print_line(console, f"against {advised['cause']}: {advised['advice']}")
     if example := next((part["exemplars"][0] for part in answer["parts"] if part["exemplars"]), None):
         print_line(console, f"next: {own_name()} explain {example['trace_id']}")
+    if listed := list_of(answer):
+        print_line(console, f"all of them: {command({**filters, **listed})}")
 
 
 def show_one(console: Console, detail: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ _MOST_BOXES: Final = 10
 _MOST_TENANTS: Final = 5
 _OPTIONS: Final = (
     *("start", "end", "model", "tenant", "variant", "engine", "slo_class", "vantage"),
-    *("status", "slo", "verdict", "cause", "service", "instance"),
+    *("status", "slo", "verdict", "sort", "cause", "service", "instance"),
 )
 """Parameters of `/requests` that `tokentrail requests` has options for."""
 _IMPLIED: Final = ("process_tenant", "cause_start", "cause_end")
@@ -69,12 +69,18 @@ def _next(verdict: Mapping[str, Any]) -> str:
     return f"{own_name()} requests --start -1d" if verdict["state"] == "quiet" and verdict["last_request_ns"] else ""
 
 
-def command(params: Mapping[str, str]) -> str:
+def command(params: Mapping[str, Any]) -> str:
     """`tokentrail requests` with the parameters of a list, to be pasted into a shell."""
-    if {*params} - {*_OPTIONS, *_IMPLIED}:
+    labels = {name: f"{name.removeprefix('label.')}=" for name in params if name.startswith("label.")}
+    if {*params} - {*_OPTIONS, *_IMPLIED, *labels}:
         return f"{own_name()} incidents --json"
-    words = [(f"--{name.replace('_', '-')}", params[name]) for name in _OPTIONS if name in params]
-    return " ".join([own_name(), "requests", *(f"{option} {shlex.quote(one_line(value))}" for option, value in words)])
+    words = [own_name(), "requests"]
+    for name in (*_OPTIONS, *labels):
+        values = params.get(name, ())
+        for value in [values] if isinstance(values, str) else values:
+            option = "--label" if name in labels else f"--{name.replace('_', '-')}"
+            words += [option, shlex.quote(one_line(labels.get(name, "") + value))]
+    return " ".join(words)
 
 
 def slos(answers: Sequence[Mapping[str, Any]]) -> Table:

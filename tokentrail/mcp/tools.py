@@ -11,7 +11,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from tokentrail.cli.api import Api, NoSuchRequest
+from tokentrail.cli.api import Api, NoSuchRequest, list_of
 from tokentrail.mcp.arguments import Against, Filters, Side, calls, given, of_links
 from tokentrail.mcp.bounds import bounded, without
 from tokentrail.shared.connection import ConnectionSettingError, in_words
@@ -175,6 +175,7 @@ class Tools:
         following = [
             *(call for one in hanging for call in calls("requests", asked | one, filters)),
             *(call for one in shown for call in calls("request", {"request_id": one["trace_id"]}, None)),
+            *(call for of in (list_of(answer),) if of for call in calls("requests", of, filters)),
             *calls("differences", asked | _options(metric=metric), filters),
         ]
         return bounded(answer | {"next": following})

@@ -200,7 +200,7 @@ def leads(value):
     [
         ("status", {"requests", "explain", "compare"}),
         ("incidents", {"requests", "explain"}),
-        ("explain", {"request", "differences"}),
+        ("explain", {"request", "requests", "differences"}),
     ],
 )
 def test_an_answer_leads_on_with_calls_that_are_answered(answer, tool, to):
@@ -211,6 +211,9 @@ def test_an_answer_leads_on_with_calls_that_are_answered(answer, tool, to):
         told = answer(call["tool"], call["arguments"])
         assert not told.is_error, (call, text(told))
         assert call["arguments"].get("filters", filters) == filters, "those of the question"
+    if tool == "explain":
+        (listed,) = [call["arguments"] for call in leads(found) if call["tool"] == "requests"]
+        assert json.loads(text(answer("requests", listed)))["total"] == found["selected"]["requests"] > 0
     for one in found.get("incidents", ()):
         lists = [call["arguments"] for call in one["next"] if call["tool"] == "requests"]
         assert one["requests_affected"] == sum(json.loads(text(answer("requests", of)))["total"] for of in lists)
