@@ -26,7 +26,7 @@ FAULTS = {
 }
 """But for one by which few requests are bad, who lost more to the answers of others than to a tenth."""
 NOISY = {"burst of 100", "prompt of 1,500 tokens", "18 large and 11 small prompts in 191 ms"}
-"""Those of a tenant that has no other requests."""
+"""Faults of a tenant that has no other requests."""
 ENDS = {name: NOW + (2 + number) * APART_NS for number, name in enumerate(FAULTS)}
 
 
