@@ -85,7 +85,7 @@ class Service:
         self.status = IngestStatus(behind_after_s=settings.lost_after_s + PAUSE * settings.segment_age_s)
         self._lock_file = lock_folder(settings.data_dir)
         retention = parse_retention(settings.retention)
-        slos = SloFile(settings.slos, partial(_check_slos, retention=retention), folder=settings.data_dir)
+        slos = SloFile(settings.slos, partial(check_slos, retention=retention), folder=settings.data_dir)
         opener = StoreOpener(settings.store_dsn, self.status, settings.decoding)
         self.store = opener.store
         expiry = Expiry(
@@ -206,7 +206,7 @@ def build_api(
     after one that brings samples. `logs` hold the payloads that are not in the store yet; without logs, the store has
     all. Raises `InfeasibleSlo` when no burn-rate rule can watch one of the SLOs. `clock` gives unix nanoseconds.
     """
-    slo_file = slos if isinstance(slos, SloFile) else SloFile(slos=slos, check=_check_slos, clock=clock)
+    slo_file = slos if isinstance(slos, SloFile) else SloFile(slos=slos, check=check_slos, clock=clock)
     limits = limits or QueryLimits()
     of_scrapes = {
         "max_execution_time": limits.timeout_s,
@@ -271,7 +271,7 @@ def _evaluation(source: Source, store: Store, settings: Mapping[str, Any]) -> Ca
     return evaluated
 
 
-def _check_slos(slos: Sequence[Slo], retention: Retention = FOR_EVER) -> None:
+def check_slos(slos: Sequence[Slo], retention: Retention = FOR_EVER) -> None:
     """Raise ValueError for SLOs that cannot be watched, or judged together, or whose requests are not kept."""
     check_windows(slos, retention)
     for slo in slos:

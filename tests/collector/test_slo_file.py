@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import yaml
 
+from collector.service import check_slos
 from collector.slo.model import SloFileError
 from collector.slo_file import SloFile
 from tests.collector.access.test_keys import Monotonic
@@ -99,6 +100,13 @@ class TestFile:
         for start in (partial(SloFile, slos=opened().slos()), opened):
             with pytest.raises(ValueError, match="long cannot be kept"):
                 start(check=check)
+
+    def test_those_that_tell_too_many_requests_apart_are_refused_together(self, opened, write):
+        file = opened(check=check_slos)
+        for number, problem in ((50, ""), (65, "too many different values to be judged together")):
+            write(text(*(CHAT | {"name": f"s{i}", "select": {f"label.l{i}": ["a"]}} for i in range(number))))
+            assert len(file.slos()) == 50
+            assert problem in file.problem
 
     @pytest.mark.parametrize(
         ("content", "problem"),

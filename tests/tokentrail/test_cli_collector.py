@@ -155,6 +155,7 @@ def partial(rejected):
     ("status", "body", "reason"),
     [
         (503, b"later", "answered 503: later"),
+        (503, b"[/b] " + 190 * b"x", "answered 503: [/b] " + 190 * "x"),
         (400, b"", "answered 400"),
         (401, Status(code=16, message="send a key").SerializeToString(), "answered 401: send a key"),
         (204, b"", "answered 204"),

@@ -398,6 +398,10 @@ class TestHttp:
         for headers, status in (({"host": "evil.example"}, 421), ({"origin": "http://evil.example"}, 403)):
             assert httpx.post(address, json={}, headers=headers).status_code == status
 
+    def test_a_body_that_is_too_large_is_refused(self, address):
+        answers = [httpx.post(address, content=bytes(size)).status_code for size in (65_536, 65_537)]
+        assert answers == [400, 413]
+
 
 def test_the_command_serves_a_client_on_stdio(served):
     url, keys = served
