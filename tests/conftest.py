@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import httpx
+import hypothesis
 import pytest
 import typer.testing
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
@@ -29,6 +30,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # CliRunner makes all commands of a command line for each that it runs, and httpx reads the CAs for each client: 0.02 s.
 for _module, _name in ((typer.testing, "_get_command"), (httpx._transports.default, "create_ssl_context")):
     setattr(_module, _name, cache(getattr(_module, _name)))
+
+# An example that took longer than 0.2 s failed its test on a busy machine.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 # The imports of all files make objects that stay: the collector would look at them again and again.
 gc.disable()
