@@ -29,6 +29,11 @@ def bounded(answer: Any) -> Any:
     return found
 
 
+def written(answer: Any) -> str:
+    """The bounded answer as JSON on one line, of `MOST_CHARACTERS` at most."""
+    return json.dumps(bounded(answer), ensure_ascii=False)
+
+
 def without(answer: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The answer without these fields."""
     left_out = {*names}

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tokentrail.cli.api import Api, NoSuchRequest, list_of
 from tokentrail.mcp.arguments import Against, Filters, Side, calls, given, of_links
-from tokentrail.mcp.bounds import bounded, without
+from tokentrail.mcp.bounds import bounded, without, written
 from tokentrail.shared.connection import ConnectionSettingError, in_words
 from tokentrail.shared.formatting import one_line, without_user
 
@@ -90,19 +90,19 @@ class Tools:
         """
         answer = self._ask(ctx, "verdict", start=start, end=end, **given(filters))
         slos = [without(one, ("groups", "burn", "select", "thresholds", "errors", "hash")) for one in answer["slos"]]
-        return bounded(_told(answer, filters) | {"slos": slos})
+        return written(_told(answer, filters) | {"slos": slos})
 
     def slos(self, ctx: Context, end: End = "now", filters: Filters | None = None) -> Any:
         """List the SLOs: objective, attainment over the SLO's own window, error budget left, burn rates, tenants."""
         found = self._ask(ctx, "slos", start="1970-01-01T00:00:00Z", end=end, **given(filters))
-        return bounded(found)
+        return written(found)
 
     def incidents(self, ctx: Context, start: Start = "-1d", end: End = "now", filters: Filters | None = None) -> Any:
         """List what fires and what is over, since yesterday by default: burns of SLOs with their top cause, lost or
         hung engines, KV-cache evictions and waits for KV blocks, cold starts."""
         answer = self._ask(ctx, "incidents", start=start, end=end, **given(filters))
         last = answer["window"]["end"]
-        return bounded(answer | {"incidents": [_lead_on(one, last, filters) for one in answer["incidents"]]})
+        return written(answer | {"incidents": [_lead_on(one, last, filters) for one in answer["incidents"]]})
 
     def requests(
         self,
@@ -134,7 +134,7 @@ class Tools:
         window = {"start": start, "end": end, "sort": sort, "limit": limit}
         answer = self._ask(ctx, "requests", **window, **_options(**chosen, **caused), **given(filters))
         rows = [{name: row[name] for name in _OF_A_ROW} for row in answer["requests"]]
-        return bounded({"window": answer["window"], "total": answer["total"], "requests": rows})
+        return written({"window": answer["window"], "total": answer["total"], "requests": rows})
 
     def request(
         self,
@@ -147,7 +147,7 @@ class Tools:
 
         Durations are seconds."""
         detail = self._asked(ctx, lambda api: api.request(request_id))
-        return bounded(without(detail, _DRAWN))
+        return written(without(detail, _DRAWN))
 
     def explain(
         self,
@@ -178,7 +178,7 @@ class Tools:
             *(call for of in (list_of(answer),) if of for call in calls("requests", of, filters)),
             *calls("differences", asked | _options(metric=metric), filters),
         ]
-        return bounded(answer | {"next": following})
+        return written(answer | {"next": following})
 
     def differences(
         self,
@@ -195,7 +195,7 @@ class Tools:
         With `metric` and `at_least`, the slow ones in place of the bad.
         """
         options = _options(slo=slo, metric=metric, at_least=at_least)
-        return bounded(self._ask(ctx, "differences", start=start, end=end, **options, **given(filters)))
+        return written(self._ask(ctx, "differences", start=start, end=end, **options, **given(filters)))
 
     def compare(
         self,
@@ -211,7 +211,7 @@ class Tools:
         """Compare two sets of requests like for like, with 95 % intervals: two variants, models or times."""
         window = {"start": start, "end": end} if at is None else {"at": at, "span": span}
         sides = {**given(a, "a."), **given(b, "b.")}
-        return bounded(self._ask(ctx, "compare", **window, **sides, **given(filters)))
+        return written(self._ask(ctx, "compare", **window, **sides, **given(filters)))
 
     def check(
         self,
@@ -223,7 +223,7 @@ class Tools:
     ) -> Any:
         """Tell whether a release is good, worse or not decided yet: against an SLO, and against what was before."""
         options = _options(variant=variant) | given(against, "against.")
-        return bounded(self._ask(ctx, "check", slo=slo, start=since, end="now", **options))
+        return written(self._ask(ctx, "check", slo=slo, start=since, end="now", **options))
 
     def _ask(self, ctx: Context, path: str, **params: Any) -> dict[str, Any]:
         found: dict[str, Any] = self._asked(ctx, lambda api: api.get(path, **params))
