@@ -100,7 +100,7 @@ def test_the_same_contents_are_cached_once():
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_blocks_come_back_whatever_was_taken(lengths, size):
     manager = BlockManager(64, size)
     owners: list[list[int]] = [[] for _ in lengths]

@@ -409,4 +409,4 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestTraffic.settings = settings(max_examples=60, stateful_step_count=25)

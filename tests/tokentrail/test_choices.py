@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tokentrail.support import MS, T0, US, start
@@ -186,7 +186,6 @@ def test_choices_of_a_request_without_token_spans_count(trail):
     assert kept.spans(semconv.TOKEN_SPAN) == []
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -25,7 +25,6 @@ def balance(stats):
     return stats.exported + stats.dropped + stats.queued + stats.pending
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.one_of(st.integers(1, 40), st.sampled_from(["attempt", "drop", "close"])), max_size=40),
     st.lists(answers, max_size=40),
@@ -53,7 +52,7 @@ def test_accepted_is_exported_plus_dropped_plus_queued_at_all_times(actions, scr
     assert balance(queue.stats) == accepted
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from(["start", "step", "end", "flush"]), max_size=40), st.lists(answers, max_size=40))
 def test_a_trail_balances_for_every_answer_of_the_collector(actions, script):
     trail = MemoryTrail(*script, strict=False, max_queue_spans=25, max_payload_spans=7)

@@ -179,7 +179,7 @@ def test_records_are_taken_oldest_first_until_they_hold_enough_spans(trail, two)
     assert len(taken(trail, 2)) == 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 6), max_size=80), st.lists(st.integers(1, 70), max_size=40))
 def test_batches_are_the_records_in_order_and_as_small_as_they_may_be(kinds, sizes):
     trail = MemoryTrail()

@@ -312,7 +312,7 @@ def workloads(draw):
     return requests, steps, draw(st.booleans())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(workloads())
 def test_tokens_and_phases_add_up_for_every_workload(workload):
     count, steps, speculative = workload

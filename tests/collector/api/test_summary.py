@@ -53,7 +53,7 @@ def test_percentiles_are_numpys_and_come_with_their_count(api, rows):
             assert got[key] == pytest.approx(np.percentile(values, q) / 1e9, rel=1e-12), (name, key)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=60))
 def test_any_latencies_have_numpys_percentiles(api, rows, latencies):
     rows.clear()

@@ -273,7 +273,7 @@ SORTED = plain_tokens(100).body()
 
 
 @pytest.mark.parametrize("whole", [UNIFORM, SORTED], ids=["one run", "sorted"])
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=3))
 def test_whatever_is_damaged_the_fast_way_says_no_more_than_the_parser(whole, damage):
     body = bytearray(whole)
@@ -285,7 +285,7 @@ def test_whatever_is_damaged_the_fast_way_says_no_more_than_the_parser(whole, da
         assert (slow.items, slow.rejected) == (fast, {})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_any_bytes_end_in_an_answer(data):
     try:

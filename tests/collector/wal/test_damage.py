@@ -90,7 +90,7 @@ def test_a_flipped_length_bit_in_the_last_frame_is_a_dead_letter_a_log_line_and_
     assert lost == [1], "the log reads a segment when it opens and when it is stored"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=5, unique=True), st.data())
 def test_reopening_after_a_cut_at_any_byte_keeps_every_whole_frame(tmp_path_factory, items, data):
     folder = tmp_path_factory.mktemp("log")
