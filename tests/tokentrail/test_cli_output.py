@@ -299,3 +299,16 @@ def test_the_worst_tenants_stand_below_their_slo():
     assert " 2.0× 1 d " in slo, "the rule that fires, and not the fastest burn"
     assert [line.split()[0] for line in tenants] == ["t1", "t2", "t3", "t4", "t5", "7"]
     assert "7 more tenants" in tenants[-1]
+
+    printed = io.StringIO()
+    Console(file=printed, width=200).print(status.slos([SLO | {"groups": groups[:5], "groups_total": 5}]))
+    assert "more tenants" not in printed.getvalue()
+
+
+@pytest.mark.parametrize(("boxes", "told"), [(10, None), (11, "1 more: tokentrail status --json")])
+def test_the_first_boxes_are_printed_and_the_others_counted(boxes, told):
+    printed = io.StringIO()
+    status.show(Console(file=printed, width=200), VERDICT | {"boxes": [BOX] * boxes, "slos": [], "links": []})
+    lines = printed.getvalue().splitlines()
+    assert next((line for line in lines if " more: " in line), None) == told
+    assert sum(line.startswith("page ") for line in lines) == 10
