@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import wraps
+from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
 from httpx import DecodingError, HTTPError, HTTPStatusError
@@ -11,10 +13,10 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from tokentrail.cli.api import Api, NoSuchRequest, list_of
+from tokentrail.cli.api import Api, NoSuchRequest, list_of, other_form
 from tokentrail.mcp.arguments import Against, Filters, Side, calls, given, of_links
 from tokentrail.mcp.bounds import bounded, without, written
-from tokentrail.shared.connection import ConnectionSettingError, in_words
+from tokentrail.shared.connection import OTHER_FORM, ConnectionSettingError, in_words, way_out
 from tokentrail.shared.formatting import one_line, without_user
 
 Start = Annotated[str, Field(description="Start of the window: -15m, -1d, RFC 3339 or unix seconds", max_length=64)]
@@ -32,6 +34,10 @@ _OF_A_ROW: Final = (
 """Fields of a request that a list has. The tool `request` has all."""
 _DRAWN: Final = ("tokens", "steps", "events_total", "steps_total")
 """Parts of a request that only a drawing needs."""
+
+_SAME_VERSION: Final = (
+    "install the same version of the collector and of tokentrail mcp, which tokentrail doctor compares"
+)
 
 
 def _utc(ns: int | None) -> str | None:
@@ -64,6 +70,19 @@ def _options(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _of_our_version(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """The tool, which says so when an answer is of another form than it reads."""
+
+    @wraps(tool)
+    def told(*args: Any, **named: Any) -> Any:
+        try:
+            return tool(*args, **named)
+        except OTHER_FORM as error:
+            raise ToolError(bounded(f"{other_form(error)}: {_SAME_VERSION}")) from error
+
+    return told
+
+
 class Tools:
     """The tools for one collector.
 
@@ -77,10 +96,8 @@ class Tools:
 
     def all(self) -> list[Callable[..., Any]]:
         """The tools, in the order in which an agent needs them."""
-        return [
-            *(self.status, self.explain, self.differences, self.incidents, self.requests, self.request),
-            *(self.slos, self.compare, self.check),
-        ]
+        tools = (self.status, self.explain, self.differences, self.incidents, self.requests, self.request)
+        return [_of_our_version(tool) for tool in (*tools, self.slos, self.compare, self.check)]
 
     def status(self, ctx: Context, start: Start = "-15m", end: End = "now", filters: Filters | None = None) -> Any:
         """Say whether the SLOs are kept, since when not, who is hit, by what cause, and what without it. Ask it first.
@@ -241,11 +258,14 @@ class Tools:
             wanted = api.key_wanted(error.response.status_code)
             if wanted and self._over_http:
                 wanted = "the client of this MCP server sends no key, or one that may not: Authorization: Bearer KEY"
+            if error.response.status_code == HTTPStatus.NOT_FOUND:
+                wanted = _SAME_VERSION
             told = api.problem(error.response) + (f": {wanted}" if wanted else "")
         except (DecodingError, NoSuchRequest) as error:
             told = str(error)
         except HTTPError as error:
-            told = f"the collector at {without_user(self._url)} does not answer ({in_words(error)})"
+            shown = without_user(self._url)
+            told = f"the collector at {shown} does not answer ({in_words(error)}): {way_out(error, '--api')}"
         finally:
             api.close()
         raise ToolError(bounded(told))

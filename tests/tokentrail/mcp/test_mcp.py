@@ -342,10 +342,20 @@ def test_a_wrong_key_and_a_collector_that_is_away_are_told(answer, monkeypatch):
     assert "use a key with the role read" in text(answer("status", {}, key="writer"))
     away = called(make("http://user:secret@127.0.0.1:9"), "status", {})
     assert away.is_error
-    assert "does not answer (Connection refused)" in text(away)
+    assert "does not answer (Connection refused): " in text(away)
+    assert "--api" in text(away)
     assert "secret" not in text(away)
     monkeypatch.setenv("TOKENTRAIL_API_KEY", "a key…")
     assert "copy the key again" in text(called(make("http://127.0.0.1:9"), "status", {}))
+
+
+def test_a_collector_of_another_version_is_told(monkeypatch):
+    for answer in (httpx.Response(404, json={"detail": "Not Found"}), httpx.Response(200, json={"sentence": "x"})):
+        send = lambda *_, answer=answer, **__: answer  # noqa: E731
+        monkeypatch.setattr(httpx.HTTPTransport, "handle_request", send)
+        for tool in ("status", "incidents", "explain"):
+            told = called(made("http://127.0.0.1:9"), tool, {})
+            assert (told.is_error, "install the same version" in text(told)) == (True, True), text(told)
 
 
 def test_a_long_answer_has_fewer_elements_and_says_how_many_are_missing():
