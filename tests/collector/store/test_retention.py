@@ -242,7 +242,7 @@ def test_a_tenants_tokens_may_go_alone(rows, expire, count):
 
 def test_a_round_is_bounded_and_the_next_one_goes_on(rows, clock, status, count, monkeypatch):
     monkeypatch.setattr(expiry, "MOST_DAYS", 2)
-    for days in range(2, 6):  # of five partitions, ClickHouse takes 11 s for each delete
+    for days in range(2, 6):
         served(rows, ended=NOW - days * DAY, tenant="acme")
     stage = Expiry(rows.store, parse_retention("acme/tokens=1d"), status, clock=clock)
     left = []
