@@ -76,9 +76,8 @@ def style() -> None:
 
 
 def problem(found: Problem) -> None:
-    """Show a problem and its remedy in place of the missing content."""
-    with st.container(key="problem"):
-        st.error(f"**{plain(found.title)}**\n\n{plain(found.detail)}", icon=":material/cloud_off:")
+    """Show a problem and its remedy in place of the missing content. Several parts of a page may have one."""
+    st.error(f"**{plain(found.title)}**\n\n{plain(found.detail)}", icon=":material/cloud_off:")
 
 
 def explained(draw: Callable[[], None]) -> None:

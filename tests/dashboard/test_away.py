@@ -8,7 +8,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from tests.dashboard.browser import finished, streamlit
-from tests.dashboard.test_pages import part
+from tests.dashboard.test_pages import part, problem
 from tests.support.collector import Collector
 
 
@@ -64,10 +64,10 @@ def test_an_empty_collector_and_one_that_is_gone_are_explained(page, tmp_path):
         finished(page)
         assert {*page.evaluate(BEHIND_THE_WARNING)} == {0.55}, "old numbers are dimmed"
         assert page.locator(".tt-verdict.good").count() == 0
-        assert "The collector cannot be reached" in part(page, "problem").inner_text()
+        assert "The collector cannot be reached" in problem(page)
         for path in ("", "explore", f"request?trace_id={'a' * 32}"):
             page.goto(f"{url}/{path}")
-            words = part(page, "problem").inner_text()
+            words = problem(page)
             assert "The collector cannot be reached" in words
             assert "TOKENTRAIL_API_URL" in words
             assert "Traceback" not in page.content()

@@ -4,6 +4,7 @@ import re
 from base64 import b64decode
 from datetime import UTC
 
+import httpx
 import pytest
 import streamlit as st
 
@@ -280,3 +281,16 @@ def test_a_length_of_prompts_is_a_bound_that_is_kept_or_left_out(dimension, valu
     condition = {"dimension": dimension, "value": value}
     assert differing.length(condition) == kept
     assert differing.length(condition, leave_out=True) == left_out
+
+
+def test_the_map_and_last_weeks_are_of_the_prompts_whose_length_is_chosen(show):
+    def answers(path):
+        return grid(cell(0, 0, 5)) if path == "heatmap" else httpx.Response(404, json={"title": "no"})
+
+    page = show("explore", answers, week="true", min_input_tokens="120", max_input_tokens="3717", tenant="a")
+    assert not page.exception, "two parts are told that there is no such thing"
+    assert len(page.error) == 2
+    maps = [asked for path, asked in show.asked if path == "heatmap"]
+    assert [one["start"] for one in maps] != [maps[0]["start"]] * 2, "of the range, and of a week before"
+    for one in maps:
+        assert (one["min_input_tokens"], one["max_input_tokens"], one["tenant"]) == ("120", "3717", "a")

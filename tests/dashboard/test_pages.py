@@ -45,6 +45,14 @@ def part(page, key):
     return found
 
 
+def problem(page):
+    """The words of what went wrong, in place of what the page lacks."""
+    found = page.get_by_test_id("stAlertContentError")
+    found.wait_for()
+    finished(page)
+    return found.inner_text()
+
+
 class TestNow:
     """The page of the last hour, which is opened once."""
 
@@ -233,7 +241,7 @@ def test_unknown_and_hostile_ids_are_answered_in_words(page, dashboard):
         ("trace_id=" + "a" * 32 + "&span_id=%27;drop", "That is not a span id"),
     ):
         page.goto(f"{dashboard}/request?{query}")
-        assert words in part(page, "problem").inner_text()
+        assert words in problem(page)
 
 
 def test_requests_are_narrowed_to_an_slo_and_a_verdict(page, dashboard, api):
@@ -271,7 +279,7 @@ def test_a_request_shows_its_verdict_and_by_how_much_it_missed(page, dashboard, 
 
 def test_a_range_that_the_api_refuses_is_explained(page, dashboard):
     page.goto(f"{dashboard}/?range=custom&start=yesterday")
-    assert re.search(r"start:", part(page, "problem").inner_text())
+    assert re.search(r"start:", problem(page))
 
 
 def test_names_from_outside_are_shown_as_they_are(page, dashboard, api):
