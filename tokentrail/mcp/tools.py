@@ -207,7 +207,7 @@ class Tools:
         at_least: Annotated[str | None, Field(description="With metric: 500ms", max_length=32)] = None,
         filters: Filters | None = None,
     ) -> Any:
-        """Say what bad requests have that good ones have not: tenant, model, variant, prompt length, error and so on.
+        """Say what bad requests have that good ones have not: tenant, model, prompt length, batch, cause, error …
 
         With `metric` and `at_least`, the slow ones in place of the bad.
         """

@@ -8,10 +8,8 @@ SELECT
     if(before_start = 0 OR before_weight != 1, NULL, greatest(toUnixTimestamp64Nano(start) - before_end, 0) / 1e9) AS idle_time
 FROM
 (
-    SELECT
-        *, ttft_us, tpot_us, e2e_us, queue_us, is_sampled, gap_us, first_visible_us, toUInt32($parts.request_key) AS key,
-        toUnixTimestamp64Nano(start) AS start_ns
-    FROM requests
+    SELECT *, toUInt32($parts.request_key) AS key, toUnixTimestamp64Nano(start) AS start_ns
+    FROM ($parts.rows_of_requests)
     WHERE $parts.ended_in_window AND $filter
 ) AS came
 ASOF LEFT JOIN
