@@ -24,7 +24,7 @@ from collector.sql.fragment import Fragment, all_of
 
 OF_PROMPTS: Final = ("others_prompts", "wait_tokens")
 """The causes that are the prompts of others."""
-_OF_NOBODY: Final = ("own_prompt", "unexplained", "alone")
+_OF_NO_PROCESS: Final = (*OF_PROMPTS, "own_prompt", "unexplained", "alone")
 HELD: Final = {
     **dict.fromkeys(("wait_batch", "wait_priority", "batch", "busy"), "place_us"),
     **dict.fromkeys(("wait_kv", "preempted", "recompute"), "kv_us"),
@@ -82,11 +82,9 @@ def lost_at(rows: Rows, beyond: Beyond, cause: str) -> dict[int, float]:
 def of_processes(lost: Mapping[int, float], names: Mapping[int, Served], cause: str) -> list[Culprit]:
     """The processes whose requests lost most to a cause, and the variants where a service has several.
 
-    No process is to blame for a request's own work, but its variant may be.
+    No process is to blame for its requests' work, but its variant may be.
     """
-    if cause in OF_PROMPTS:
-        return []
-    titles = {key: names[key].process.title for key in lost if key in names and cause not in _OF_NOBODY}
+    titles = {key: names[key].process.title for key in lost if key in names and cause not in _OF_NO_PROCESS}
     of_service = {(one.process.service, one.variant) for one in names.values()}
     several = {service for service, n in Counter(service for service, _ in of_service).items() if n > 1}
     variants = {key: names[key].variant for key in lost if key in names and names[key].process.service in several}

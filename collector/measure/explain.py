@@ -340,7 +340,8 @@ class _Answer:
             found[name] = of_kv(self.reader, self.counted.window, self.rows, self._beyond, name)
         held = holding_tenants(self.reader, beside(HELD))
         for name in PARTS:
-            found[name] = found[name] or of_processes(lost[name], self._processes, name)
+            of_place = of_processes(lost[name], self._processes, name)
+            found[name] = [*found[name], *of_place] if name in OF_PROMPTS else found[name] or of_place
             if name in HELD:
                 found[name] = [*found[name], *of_holders(held, lost[name], name)]
         return found

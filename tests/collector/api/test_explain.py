@@ -436,7 +436,11 @@ def test_for_whom_blocks_were_taken(rows, api):
 def test_the_processes_that_lost_the_time(rows, api):
     slow = [
         request(
-            ttft={"own_prompt": 100}, rest={"batch": 150, "stall": ms}, instance=name, slo_class="chat", variant=new
+            ttft={"own_prompt": 100},
+            rest={"others_prompts": ms, "batch": 150, "stall": ms},
+            instance=name,
+            slo_class="chat",
+            variant=new,
         )
         for name, ms, new in (("e1", 3000, "v2"), ("e2", 1000, "v1"))
     ]
@@ -448,6 +452,7 @@ def test_the_processes_that_lost_the_time(rows, api):
     ]  # fmt: skip
     slower = "Variant v2 has most of it; a slower version shows in: tokentrail compare --a variant=v1 --b variant=v2. "
     assert parts["stall"]["advice"].startswith(f"{slower}Look for compilation")
+    assert parts["others_prompts"]["advice"].startswith(slower), "it computes the prompts of others more slowly too"
     assert parts["own_prompt"]["advice"].startswith("Shorten the prompt"), "each variant has half"
     # No process is to blame for a request's own work.
     assert {(one["by"], one["share"]) for one in parts["own_prompt"]["culprits"]} == {("variant", 0.5)}
