@@ -8,8 +8,8 @@ BIN := $(VENV)/bin
 DEMO_SECONDS ?=
 BENCH_FLAGS ?=
 FUZZ_FLAGS ?= --count 2000
-# Each file of tests runs in one worker. Many tests wait for processes, so there is one worker more than cores.
-TEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Each file of tests runs in one worker. Many tests wait for processes, so there are two workers more than cores.
+TEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 # Tests start many processes of ours; each would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
