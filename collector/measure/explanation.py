@@ -285,7 +285,7 @@ def sentence(
     if not selected.requests:
         return "No request is bad." if metric is None else f"No request has a {_OF[metric]}."
     if metric is None:
-        who = number_of_bad(selected.requests)
+        who = number_of_bad(selected.requests, selected.failed)
     else:
         slowest = f"the slowest {100 * (1 - (quantile or 0)):.4g} % of requests" if quantile else "all requests"
         who = f"the {_OF[metric]} of {slowest}" + (
@@ -305,9 +305,10 @@ def sentence(
     return f"{told} Without {top.group} ({top.cause}), {then} would be good instead of {now} ({top.without.kind})."
 
 
-def number_of_bad(n: Number) -> str:
-    """The number of bad requests, as a sentence names it."""
-    return "1 bad request" if n == 1 else f"{n} bad requests"
+def number_of_bad(n: Number, failed: Number = 0) -> str:
+    """The number of bad requests, as a sentence names it. Those that failed are bad by their error, however quick."""
+    who = "1 bad request" if n == 1 else f"{n} bad requests"
+    return f"{who} ({'all' if failed == n > 1 else failed} failed)" if failed else who
 
 
 def beyond_typical(who: str, shares: Iterable[tuple[str, float]]) -> str:

@@ -146,7 +146,8 @@ def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blam
         outcomes, end_ns = judged.outcomes(number), known.rows["end_ns"]
         bad = outcomes.bad[cell] & is_told & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
         enough = bad.any() and known.rows["weight"][bad].sum() >= one.not_ended
-        found.append(_blamed(known, bad, outcomes.good[cell] & is_told) if enough else None)
+        failed = round(float(known.rows["weight"][bad & outcomes.failed[cell]].sum()))
+        found.append(_blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None)
     return found
 
 
@@ -202,7 +203,7 @@ def _with_not_ended(reader: Reader, window: Window, one: Burning) -> Burning:
     return replace(one, not_ended=int((bad if one.tenant is None else bad & since.having("tenant", one.tenant)).sum()))
 
 
-def _blamed(known: Explained, bad: Bools, good: Bools) -> Blamed | None:
+def _blamed(known: Explained, bad: Bools, good: Bools, failed: int) -> Blamed | None:
     """None without typical ones, or where the bad ones took no longer than these."""
     typical = typical_of(known.at(np.flatnonzero(good)))
     if typical is None:
@@ -216,7 +217,7 @@ def _blamed(known: Explained, bad: Bools, good: Bools) -> Blamed | None:
         return None
     by_cause = dict(sorted(by_cause.items(), key=lambda item: -item[1]))
     groups = [(load_causes()[name].group, share) for name, share in by_cause.items()]
-    sentence = beyond_typical(number_of_bad(round(float(weight.sum()))), groups)
+    sentence = beyond_typical(number_of_bad(round(float(weight.sum())), failed), groups)
     (cause, share), group = next(iter(by_cause.items())), groups[0][0]
     top = TopCause(cause=cause, group=group, share=share, sentence=sentence)
     return Blamed(top, by_cause, Rows(chosen, chosen.rows, weight), beyond)

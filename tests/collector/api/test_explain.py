@@ -234,6 +234,14 @@ def test_failed_and_cancelled_requests_count_up_to_their_end(rows, api):
     assert part["requests"] == 2
     assert answer["attainment"] == 0.8
     assert part["without"]["attainment"] == pytest.approx(8 / 9), "a failure stays bad, who left would be excused"
+    assert answer["sentence"].startswith("What 2 bad requests (1 failed) took")
+
+
+@pytest.mark.parametrize(("n", "who"), [(1, "1 bad request (1 failed)"), (3, "3 bad requests (all failed)")])
+def test_where_all_failed_the_sentence_says_that(rows, api, n, who):
+    failed = request(ttft={"wait_batch": 2000}, rest={}, tokens=0, status="error", slo_class="chat")
+    store(rows, [*chats(8), *[failed] * n])
+    assert who in api("explain", slo="chat")["sentence"]
 
 
 def test_one_that_failed_at_once_takes_nothing_from_the_excess_of_others(rows, api):

@@ -108,6 +108,12 @@ def test_requests_that_failed_at_once_took_no_longer(rows, api):
     assert not any(top_causes(api).values())
 
 
+def test_the_sentence_says_how_many_failed(rows, api):
+    failed = request(ttft={"wait_kv": 900}, rest={}, tokens=0, status="error", slo_class="chat")
+    store(rows, [*chats(20), *slow(WAITS, 20), *[failed] * 7])
+    assert top_causes(api)["chat", None]["sentence"].startswith("What 27 bad requests (7 failed) took")
+
+
 def test_bad_requests_before_the_burn_began_and_those_of_other_classes_are_left_out(rows, api):
     old = NOW - 3000 * SECOND
     store(rows, slow(STALLS, 10, ended=old))
