@@ -159,7 +159,8 @@ def test_requests_are_listed_filtered_and_sorted(api):
     past = run("requests", *api, "--start=-15m", "--end=-1m")
     assert "data until" not in past.stderr
     plain = ("status", "slos", "incidents", "explain", "differences", "tail", "spans")
-    for command in (*((one,) for one in plain), ("requests", "--model", "nobody")):
+    before = ("compare", "--a", "start=-1h", "--a", "end=-30m")
+    for command in (*((one,) for one in plain), ("requests", "--model", "nobody"), before):
         assert "data until" in run(*command, *api).stderr
         assert "data until" not in run(*command, *api, "--json").stderr
 

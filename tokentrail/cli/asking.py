@@ -11,7 +11,7 @@ import typer
 
 from tokentrail.cli.output import console, fail, note, print_json
 from tokentrail.cli.questions import ask, given, named_values, of_our_version, tell_end
-from tokentrail.shared.formatting import one_line
+from tokentrail.shared.formatting import instant, one_line
 
 if TYPE_CHECKING:
     from tokentrail.cli.api import Api
@@ -286,6 +286,7 @@ def compare(
     if as_json:
         print_json(answer)
     else:
+        tell_end(max((answer["a"], answer["b"]), key=lambda side: instant(side["window"]["end"])))
         compare_.show(console(), answer)
 
 
