@@ -227,14 +227,13 @@ class Pipeline:
         assembler, now = self._assembler, self._clock()  # before: each token that was recorded by now is in the batch
         with self._exporter.changed:
             batch = self._batch = take(self._records, self._batch_spans)
-        is_behind = batch.spans >= self._batch_spans
         try:
             steps = assembler.build_steps(batch, now)
             requests = Batch([], [other for other in batch.others if kind_of(other[0]) is END])
             refused = self._queue([(Rank.TOKENS, steps.tokens), (Rank.STEPS, steps.engine)], left=requests)
             for tokens in refused:
                 assembler.lose(steps.owners[tokens])
-            self._queue([(Rank.REQUESTS, assembler.build_requests(now, is_behind=is_behind))], left=_NOTHING)
+            self._queue([(Rank.REQUESTS, assembler.build_requests(now, is_behind=not batch.is_all))], left=_NOTHING)
         except Exception as error:
             self._exporter.offer(lost={MALFORMED: self._batch.spans}, handover=self._hand_over(_NOTHING))
             self._guard.failed("building a batch", error)

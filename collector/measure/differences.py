@@ -38,11 +38,11 @@ _FACTS: Final = {
 """SQL of what happened to a request."""
 _SIZES: Final = {
     "input_tokens": "input_tokens",
-    "output_tokens": "output_tokens",
+    "output_tokens": "if(status = 'ok', output_tokens, NULL)",
     "cached_share": "if(input_tokens > 0, cached_tokens / input_tokens, NULL)",
     **{name: name for name in AT_ARRIVAL},
 }
-"""SQL of numbers. Their values are the requests above or below a quantile."""
+"""SQL of numbers. Their values are the requests above or below a quantile. A failure made its answer short."""
 _WRITTEN: Final = {"cached_share": percent, "kv_usage_at_arrival": percent, "idle_time": duration}
 """How a bound is written that is no count."""
 _UNKNOWN: Final = "-1"

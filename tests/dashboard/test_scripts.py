@@ -154,7 +154,7 @@ def listed(path):
             "cells": [{"x": 0, "y": 0, "requests": 1, "bad": 0, "failed": 0}],
         },
         "requests": {"requests": [LISTED], "explained": [None], "total": 120, "next": "after-50"},
-        "differences": {"selected": 1, "others": 9, "differences": []},
+        "differences": {"selected": 1, "others": 9, "differences": [], "not_asked": []},
     }  # fmt: skip
     return told.get(path) or {"slos": [], "labels": {}, "incidents": [], "changes": []}
 

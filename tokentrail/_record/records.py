@@ -140,6 +140,8 @@ class Batch(NamedTuple):
 
     steps: list[Rows]
     others: list[tuple[Record, int]]
+    is_all: bool = True
+    """No record waited any more when these were taken."""
 
     def __len__(self) -> int:
         return sum(rows.steps for rows in self.steps) + len(self.others)
@@ -154,7 +156,7 @@ def take(records: Records, spans: int) -> Batch:
     """Removes the oldest records, until they stand for at least that many spans or none is left. A rest of less than a
     quarter goes along, since a build of its own would cost more.
     """
-    batch = Batch([], [])
+    batch, is_all = Batch([], []), True
     run, packed = Records.run, list[bytes]()
     found = steps = width = 0
     pop = records.popleft
@@ -173,10 +175,11 @@ def take(records: Records, spans: int) -> Batch:
             else:
                 batch.others.append(((kind, subject), steps + len(packed)))
                 found += END_COST if kind is END else len(subject.stamps) if kind is CHUNK else 1
+        is_all = not records
     if packed:
         batch.steps.append(Rows.of(run, packed))
     records.run = Records.run
-    return batch
+    return Batch(batch.steps, batch.others, is_all)
 
 
 class Sorted(NamedTuple):

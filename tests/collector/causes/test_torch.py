@@ -34,6 +34,9 @@ def test_a_freeze_of_the_real_engine_is_a_stall_of_its_length(ran):
     by_cause = dict(zip(PARTS, parts.tolist(), strict=True))
     injected = frozen.faulty().sum() / 1e9
     assert injected > 1
-    assert by_cause["stall"] == pytest.approx(injected, rel=0.2)
+    if reference.holds:
+        assert by_cause["stall"] == pytest.approx(injected, rel=0.2)
+    else:  # on a busy machine torch's steps scatter, and nothing is blamed without a law
+        assert (by_cause["stall"], by_cause["drift"]) == (0, 0)
     whole = frozen.requests["end"] - frozen.requests["start"]
     assert (explained.ttft_us.sum(1) + explained.rest_us.sum(1)).tolist() == (-(-whole // 1000)).tolist()
