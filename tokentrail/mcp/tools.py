@@ -38,6 +38,8 @@ _DRAWN: Final = ("tokens", "steps", "events_total", "steps_total")
 _SAME_VERSION: Final = (
     "install the same version of the collector and of tokentrail mcp, which tokentrail doctor compares"
 )
+_NO_PATH: Final = "this API has no path "
+"""Words of a collector that is asked for what it does not have; another 404 is about a name."""
 
 
 def _utc(ns: int | None) -> str | None:
@@ -258,9 +260,10 @@ class Tools:
             wanted = api.key_wanted(error.response.status_code)
             if wanted and self._over_http:
                 wanted = "the client of this MCP server sends no key, or one that may not: Authorization: Bearer KEY"
-            if error.response.status_code == HTTPStatus.NOT_FOUND:
+            told = api.problem(error.response)
+            if error.response.status_code == HTTPStatus.NOT_FOUND and (told == "Not Found" or _NO_PATH in told):
                 wanted = _SAME_VERSION
-            told = api.problem(error.response) + (f": {wanted}" if wanted else "")
+            told += f": {wanted}" if wanted else ""
         except (DecodingError, NoSuchRequest) as error:
             told = str(error)
         except HTTPError as error:

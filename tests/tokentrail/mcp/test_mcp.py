@@ -336,6 +336,7 @@ def test_what_is_wrong_is_told_in_the_collectors_words(answer, tool, arguments, 
     refused = answer(tool, arguments)
     assert refused.is_error
     assert told in text(refused)
+    assert "same version" not in text(refused)
 
 
 def test_a_wrong_key_and_a_collector_that_is_away_are_told(answer, monkeypatch):
@@ -350,7 +351,11 @@ def test_a_wrong_key_and_a_collector_that_is_away_are_told(answer, monkeypatch):
 
 
 def test_a_collector_of_another_version_is_told(monkeypatch):
-    for answer in (httpx.Response(404, json={"detail": "Not Found"}), httpx.Response(200, json={"sentence": "x"})):
+    missing = ("Not Found", "this API has no path /api/v1/x; /docs lists the paths")
+    for answer in (
+        *(httpx.Response(404, json={"detail": detail}) for detail in missing),
+        httpx.Response(200, json={"sentence": "x"}),
+    ):
         send = lambda *_, answer=answer, **__: answer  # noqa: E731
         monkeypatch.setattr(httpx.HTTPTransport, "handle_request", send)
         for tool in ("status", "incidents", "explain"):
