@@ -6,9 +6,9 @@ survives. The seed draws from each room (folder) in turn. Tests run in copies of
 
 A run of `make test-stores` with tests/reached.py, kept for a day, tells which functions each test enters, and its CPU
 seconds. A mutation's tests are those that enter its function, or the functions that mention the constant or field: 45 s
-of them, first those of its name and room, then those that enter the least. Behind them are test files that the run left
-out: those of its name, and those of its room and its importers that share the rarest words with its function. Files
-that start processes are among them if there is nothing else.
+of them, first those of its name and room, then those that enter the least. If they pass, tests that the run left out
+come next, as they start processes: three files, those of its name first, then those that share the rarest words with
+its function. Its room and its importers count as a word of three files.
 """
 
 import argparse
@@ -31,12 +31,11 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from tests.conftest import PROCESSES
 from tests.reached import PRODUCT, merged
 
 ROOT = Path(__file__).parents[1]
-MOST_FILES = 8
-TEST_S, LIMIT_S, DAY_S = 120, 300, 86_400
+MOST_FILES, MOST_TOLD = 3, 8
+SLOW_S, DAY_S = 200, 86_400
 REACHED = ROOT / ".pytest_cache" / "reached.json"
 PYTEST = ("-q", "-rfE", "--tb=no", "-p", "no:cacheprovider")
 FLIPPED = {
@@ -46,6 +45,7 @@ FLIPPED = {
 }  # fmt: skip
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 Mutation = namedtuple("Mutation", "file line begin end before after")  # begin and end in bytes
+Run = namedtuple("Run", "tests most_s test_s")  # it is given up after most_s, and fails a test after test_s
 LOGS = {"debug", "info", "warning", "exception", "print"}  # only a reader of the log would notice
 NEVER = {"AssertionError", "NotImplementedError"}  # says that a place is not reached
 UNSEEN = {"height", "width", "strict", "daemon", "stacklevel", "indent", "maxsize"}
@@ -130,6 +130,11 @@ class Suite:
                 self._entering[function].add(test)
         product = [file for file in texts if file.parts[0] in PRODUCT]
         self._statements = {str(file): [*statements(ast.parse(texts[file]))] for file in product}
+        self._left_out = dict[Path, list[str]]()
+        for file in (file for file in texts if file.name.startswith("test_")):
+            tests = (f"{file}::{'::'.join(name.split('.'))}" for name, _ in statements(ast.parse(texts[file])))
+            if left_out := [test for test in tests if "::test_" in test and test not in reached]:
+                self._left_out[file] = left_out
         self._said = {file: {*re.findall(r"\w+", text)} for file, text in texts.items() if file.parts[0] == "tests"}
         self._files = Counter(word for said in self._said.values() for word in said)
         self._words = [
@@ -139,37 +144,31 @@ class Suite:
             if isinstance(node, FUNCTION)
         ]
 
-    def tests_of(self, mutation: Mutation) -> list[str]:
-        file, found, seconds = Path(mutation.file), list[str](), 0.0
+    def tests_of(self, mutation: Mutation) -> tuple[Run, Run]:
+        """The tests that enter its function, and those that the run left out."""
+        file = Path(mutation.file)
         *room, parent, stem = file.with_suffix("").parts
         stem = stem.lstrip("_")
         names = {f"test_{stem}.py", f"test_{stem}s.py", f"test_{parent}_{stem}.py"}
-        tests = {test for test in self._texts if test.name.startswith("test_")}
-        of_part = {test for test in tests if test.parts[1] == file.parts[0]}
-        its, outer = (
-            {one for one in of_part if Path("tests", *some) in one.parents} for some in ([*room, parent], room)
-        )
+        of_part = {test for test in self._said if test.parts[1] == file.parts[0]}
+        its, outer = ({one for one in of_part if Path("tests", at) in one.parents} for at in (file.parent, Path(*room)))
         near = {one for one in of_part if one.name in names} | ((its or outer) if room else set())
         users = self._users(mutation)
         entering = set().union(*(self._entering[function] for function in users))
         by_use = {test: (Path(test.partition("::")[0]) not in near, len(self._reached[test][1])) for test in entering}
+        found, seconds, longest_s = list[str](), 0.0, 0.0
         for test in sorted(entering, key=by_use.__getitem__):
-            if seconds + self._reached[test][0] <= self._most_s:
-                found, seconds = [*found, test], seconds + self._reached[test][0]
+            if seconds + (its_s := self._reached[test][0]) <= self._most_s:
+                found, seconds, longest_s = [*found, test], seconds + its_s, max(longest_s, its_s)
         words = set().union(*(its for user, its in self._words if user in users))
         module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
         package, _, name = module.rpartition(".")
         imported = re.compile(rf"\b{module}\b|from {package} import [^\n]*\b{name}\b")
-        near |= {test for test in tests if imported.search(self._texts[test])}
-        known = {Path(test.partition("::")[0]) for test in self._reached}
-        rest = {
-            one: (one.name not in names, -sum(1 / self._files[word] for word in words & self._said[one]))
-            for one in (near - known if found else near or of_part)
-            if not found or not any(one.is_relative_to(f"tests/{slow}") for slow in PROCESSES)
-        }
-        others = [str(one) for one in sorted(rest, key=rest.__getitem__)[:MOST_FILES]]
-        named = sum(Path(one).name in names for one in others)
-        return others[:named] + found + others[named:]
+        near |= {test for test in self._said if imported.search(self._texts[test])}
+        rare = {one: sum(1 / self._files[word] for word in words & self._said[one]) for one in self._left_out}
+        files = sorted(rare, key=lambda one: (one.name not in names, -rare[one] - (one in near) / 3))[:MOST_FILES]
+        left_out = [test for one in files for test in self._left_out[one]]
+        return Run(found, 20 + 5 * seconds, 20 + 5 * longest_s), Run(left_out, SLOW_S, SLOW_S / 2)
 
     def _users(self, mutation: Mutation) -> set[str]:
         """The function that a mutation is in, or those that mention what is assigned there."""
@@ -192,18 +191,27 @@ class Copy:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, self.folder / name)
 
-    def judge(self, mutation: Mutation, tests: list[str]) -> str:
+    def judge(self, mutation: Mutation, runs: Iterable[Run]) -> str:
         """`caught`, `survived`, `unknown` when the tests ran out of time, or `no tests`."""
+        results = []
+        for run in runs:
+            results.append(self._judge(mutation, *run))
+            if results[-1] == "caught":
+                break
+        return min(results, key=["caught", "survived", "unknown", "no tests"].index)
+
+    def _judge(self, mutation: Mutation, tests: list[str], most_s: float, test_s: float) -> str:
         source = (self.folder / mutation.file).read_bytes()
         changed = source[: mutation.begin] + mutation.after.encode() + source[mutation.end :]
         while tests:
             self._write(mutation.file, changed)
-            status, output = self._run(["-x", *(f"--deselect={name}" for name in self._failing), *tests])
+            deselected = [f"--deselect={name}" for name in self._failing]
+            status, output = self._run(["-x", *deselected, *tests], most_s, PYTEST_TIMEOUT=str(test_s))
             self._write(mutation.file, source)
             if status in (ended := {0: "survived", 5: "no tests", None: "unknown"}):
                 return ended[status]
             failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
-            if not failed or self._run(failed)[0] in (0, 4):
+            if not failed or self._run(failed, most_s, PYTEST_TIMEOUT=str(test_s))[0] in (0, 4):
                 return "caught"
             self._failing += failed  # whatever the mutation
             tests = [test for test in tests if test not in failed]
@@ -215,10 +223,10 @@ class Copy:
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()  # it knows its source by size and second only
 
-    def _run(self, arguments: list[str], limit_s: float = LIMIT_S, **variables: str) -> tuple[int | None, str]:
+    def _run(self, arguments: list[str], limit_s: float, **variables: str) -> tuple[int | None, str]:
         """Exit status of pytest (None: it took longer than the limit), and its output."""
         command = [sys.executable, "-m", "pytest", "--basetemp", str(self.folder.with_name("basetemp")), *arguments]
-        environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTEST_TIMEOUT": str(TEST_S)} | variables
+        environment = os.environ | {"PYTHONPATH": str(self.folder)} | variables
         with self.folder.with_name("output").open("w+") as out:
             where: Any = {"cwd": self.folder, "env": environment, "stdout": out, "stderr": out}
             process = subprocess.Popen([*command, *PYTEST], start_new_session=True, **where)
@@ -271,22 +279,19 @@ def main() -> None:
         def judge(mutation: Mutation) -> None:
             if time.monotonic() > ends:
                 return
-            copy, tests = free.get(), suite.tests_of(mutation)
-            result = copy.judge(mutation, tests)
+            copy, runs, began = free.get(), suite.tests_of(mutation), time.monotonic()
+            result = copy.judge(mutation, runs)
             free.put(copy)
             told = {key: value for key, value in mutation._asdict().items() if key not in ("begin", "end")}
-            print(result, json.dumps(told), *tests[:MOST_FILES], flush=True)
+            tests = [test for run in runs for test in run.tests[:MOST_TOLD]]
+            print(result, f"{time.monotonic() - began:.0f} s", json.dumps(told), *tests, flush=True)
             rooms[str(Path(mutation.file).parent)][result] += 1
             survivors.extend([told] if result in ("survived", "no tests") else [])
 
         list(pool.map(judge, draw(texts, args.seed, args.count, args.room)))
-    record = {
-        "seed": args.seed,
-        "asked": args.count,
-        "seconds": args.seconds,
-        "results": sum(rooms.values(), Counter()),
-    }
-    record |= {"rooms": dict(sorted(rooms.items())), "survivors": sorted(survivors, key=lambda one: one["file"])}
+    record = {"seed": args.seed, "asked": args.count, "seconds": args.seconds}
+    record |= {"results": sum(rooms.values(), Counter()), "rooms": dict(sorted(rooms.items()))}
+    record |= {"survivors": sorted(survivors, key=lambda one: one["file"])}
     print(told := json.dumps(record, indent=1))
     args.record.write_text(told + "\n")
 

@@ -103,12 +103,18 @@ def test_a_mutation_survives_the_tests_that_pass_with_it_and_the_work_tree_stays
     copy = mutants.Copy(tmp_path / "copy")
     drawn = sorted(mutants.draw(texts, 1, 100, []), key=lambda one: (one.line, one.after))
     by_name, by_use = mutants.Suite(texts, {}), mutants.Suite(texts, copy.reached())
-    assert {each for one in drawn for each in by_name.tests_of(one)} == {(file := "tests/alerts/test_limit.py")}
-    used = [by_use.tests_of(one) for one in drawn]
-    assert used == [[f"{file}::test_room"], *[[f"{file}::test_nine"]] * 3], "those that enter, also that of a constant"
-    judged = {(one.line, one.after): copy.judge(one, by_name.tests_of(one)) for one in drawn}
+    its, every = "tests/alerts/test_limit.py::test_{}".format, ("python_ends_the_trace", "nine", "room", "broken")
+    for quick, left_out in map(by_name.tests_of, drawn):
+        assert (quick.tests, left_out.tests) == ([], [its(test) for test in every])
+    used = [[run.tests for run in by_use.tests_of(one)] for one in drawn]
+    left_out = [its("broken")]  # it failed then
+    assert used == [[[its("room")], left_out], *[[[its("nine")], left_out]] * 3], "also that of a constant"
+    judged = {(one.line, one.after): copy.judge(one, by_use.tests_of(one)) for one in drawn}
     assert judged == {(1, "4"): "survived", (4, "4"): "survived", (4, "n <= 3"): "caught", (4, "n >= 3"): "survived"}
-    assert copy.judge(drawn[0], []) == "no tests"
+    missing, noticing, none = (mutants.Run(some, 99, 9) for some in ([its("room")], [its("nine")], []))
+    assert copy.judge(drawn[0], [none]) == "no tests"
+    assert copy.judge(drawn[0], [missing._replace(most_s=0), none]) == "unknown", "it did not end"
+    assert copy.judge(drawn[2], [missing, noticing]) == "caught", "also by a test that starts processes"
     assert product.read_text() == texts[Path("alerts/limit.py")]
 
 
