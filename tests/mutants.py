@@ -27,6 +27,7 @@ from collections import Counter, defaultdict, namedtuple
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -191,27 +192,25 @@ class Copy:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, self.folder / name)
 
-    def judge(self, mutation: Mutation, runs: Iterable[Run]) -> str:
+    def judge(self, mutation: Mutation, quick: Run, left_out: Run) -> str:
         """`caught`, `survived`, `unknown` when the tests ran out of time, or `no tests`."""
-        results = []
-        for run in runs:
-            results.append(self._judge(mutation, *run))
-            if results[-1] == "caught":
-                break
-        return min(results, key=["caught", "survived", "unknown", "no tests"].index)
+        results = ("caught", "survived", "unknown", "no tests")
+        result = self._judge(mutation, *quick)
+        return result if result == "caught" else min(result, self._judge(mutation, *left_out), key=results.index)
 
     def _judge(self, mutation: Mutation, tests: list[str], most_s: float, test_s: float) -> str:
         source = (self.folder / mutation.file).read_bytes()
         changed = source[: mutation.begin] + mutation.after.encode() + source[mutation.end :]
+        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # as much slower are the tests
+        run = partial(self._run, limit_s=busy * most_s, PYTEST_TIMEOUT=str(busy * test_s))
         while tests:
             self._write(mutation.file, changed)
-            deselected = [f"--deselect={name}" for name in self._failing]
-            status, output = self._run(["-x", *deselected, *tests], most_s, PYTEST_TIMEOUT=str(test_s))
+            status, output = run(["-x", *(f"--deselect={name}" for name in self._failing), *tests])
             self._write(mutation.file, source)
             if status in (ended := {0: "survived", 5: "no tests", None: "unknown"}):
                 return ended[status]
             failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
-            if not failed or self._run(failed, most_s, PYTEST_TIMEOUT=str(test_s))[0] in (0, 4):
+            if not failed or run(failed)[0] in (0, 4):
                 return "caught"
             self._failing += failed  # whatever the mutation
             tests = [test for test in tests if test not in failed]
@@ -280,7 +279,7 @@ def main() -> None:
             if time.monotonic() > ends:
                 return
             copy, runs, began = free.get(), suite.tests_of(mutation), time.monotonic()
-            result = copy.judge(mutation, runs)
+            result = copy.judge(mutation, *runs)
             free.put(copy)
             told = {key: value for key, value in mutation._asdict().items() if key not in ("begin", "end")}
             tests = [test for run in runs for test in run.tests[:MOST_TOLD]]

@@ -109,12 +109,12 @@ def test_a_mutation_survives_the_tests_that_pass_with_it_and_the_work_tree_stays
     used = [[run.tests for run in by_use.tests_of(one)] for one in drawn]
     left_out = [its("broken")]  # it failed then
     assert used == [[[its("room")], left_out], *[[[its("nine")], left_out]] * 3], "also that of a constant"
-    judged = {(one.line, one.after): copy.judge(one, by_use.tests_of(one)) for one in drawn}
+    judged = {(one.line, one.after): copy.judge(one, *by_use.tests_of(one)) for one in drawn}
     assert judged == {(1, "4"): "survived", (4, "4"): "survived", (4, "n <= 3"): "caught", (4, "n >= 3"): "survived"}
     missing, noticing, none = (mutants.Run(some, 99, 9) for some in ([its("room")], [its("nine")], []))
-    assert copy.judge(drawn[0], [none]) == "no tests"
-    assert copy.judge(drawn[0], [missing._replace(most_s=0), none]) == "unknown", "it did not end"
-    assert copy.judge(drawn[2], [missing, noticing]) == "caught", "also by a test that starts processes"
+    assert copy.judge(drawn[0], none, none) == "no tests"
+    assert copy.judge(drawn[0], missing._replace(most_s=0), none) == "unknown", "it did not end"
+    assert copy.judge(drawn[2], missing, noticing) == "caught", "also by a test that starts processes"
     assert product.read_text() == texts[Path("alerts/limit.py")]
 
 
