@@ -145,8 +145,9 @@ def test_bias_and_penalties(params, chosen):
     assert adjusted([2], [1, 1], [-1.0, 3.0, 2.5, 2.4], **params) == chosen
 
 
-def test_a_repetition_penalty_lowers_negative_logits_too():
-    assert adjusted([0], [], [-1.0, -1.1], repetition_penalty=1.2) == 1
+@pytest.mark.parametrize("logits", [[-1.0, -1.1], [0.5, 0.45]])
+def test_a_repetition_penalty_lowers_each_logit_whatever_its_sign(logits):
+    assert adjusted([0], [], logits, repetition_penalty=1.2) == 1
 
 
 def test_a_draft_counts_as_output():

@@ -56,6 +56,16 @@ def test_a_whole_day_has_traffic_at_all_hours_and_a_smaller_one_around_its_fault
 
     whole = Day(END).processes()
     assert hours(whole) == set(range(25))
+    ones = [one for _, requests in whole for one in requests]
+    usual = Counter((one.at - DAY.at(1)) // (7200 * S) % 12 for one in ones if one.tenant == "acme")
+    assert min(usual, key=usual.get) == 0, "at two at night"
+    assert 8 * usual[0] < usual[4] < usual[7], "most in the afternoon"
+    statuses = Counter(one.status for one in ones)
+    assert len(ones) / 1000 < statuses["error"] * 2 < statuses["cancelled"] < len(ones) / 50
+    long = {
+        (at.service, one.tenant, one.slo_class, one.cached) for at, some in whole for one in some if one.prompt > 3599
+    }
+    assert long == {("llama-70b", "acme", "chat", 0)}, "with documents that were retrieved"
     assert len(hours(DAY.processes())) < 12
 
     by_minute = Counter(

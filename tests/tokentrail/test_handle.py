@@ -119,6 +119,7 @@ def test_a_handle_that_is_none_is_counted(handle):
     request = tolerant.take_over(handle)
     request.end(T0)
     assert (request.sampled, tolerant.stats.errors) == (False, 1)
+    assert (request.trace_id, request.span_id) == (0, 0), "of no trace"
 
 
 def test_nothing_is_taken_over_after_the_shutdown(trail, core):

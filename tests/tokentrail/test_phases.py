@@ -75,6 +75,11 @@ def test_a_preemption_that_is_told_twice_is_one():
         ([("prefill", 2), ("decode", 6)], [("queued", 0), ("prefill", 2), ("decode", 6)]),
         ([("kv_transfer", 2)], [("queued", 0), ("kv_transfer", 2)]),
         ([("prefill", 6)], [("queued", 0), ("prefill", 6)]),
+        (
+            [("kv_transfer", 1), ("prefill", 2)],
+            [("queued", 0), ("kv_transfer", 1), ("prefill", 2), ("decode", 5)],
+        ),
+        ([("prefill", 1), ("kv_transfer", 2)], [("queued", 0), ("prefill", 1), ("kv_transfer", 2)]),
     ],
 )
 def test_the_first_token_ends_prefill_where_no_mark_says_so(marks, parts):

@@ -194,7 +194,6 @@ class Slots:
             del self.open[slot]
             self.identity.pop(slot, None)
         self.announcement[rows] = NEVER
-        self.last_step[rows] = 0
         self._free += slots
         return emitted
 
@@ -204,7 +203,6 @@ class Slots:
         rows = np.array([row for row, _ in released], np.int64)
         for _, choice in released:
             choice.slot = ENDED_SLOT
-        self.last_step[rows] = 0
         self._free += rows.tolist()
         rows = rows[self.tokens[rows] > 0]
         return len(rows), int((self.last[rows] - self.first[rows]).sum())

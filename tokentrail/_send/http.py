@@ -149,10 +149,6 @@ class _Reads(io.RawIOBase):
         read: int | None = self._file.readinto(buffer)
         return read
 
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
 
 class _Answer(HTTPResponse):
     """An answer that is read through `_Reads`."""

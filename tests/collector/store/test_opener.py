@@ -1,5 +1,6 @@
 """The opener of a store: what it says is open is open, and nothing else is left open."""
 
+import itertools
 import threading
 
 import pytest
@@ -28,6 +29,33 @@ def test_a_store_is_open_when_the_collector_says_that_it_is_ready(monkeypatch):
     assert done.wait(WAIT_S)
     assert opener.stop(WAIT_S)
     assert told == [("store", True, 1)]
+
+
+def test_an_open_store_is_asked_at_once_and_then_every_ten_seconds(monkeypatch):
+    """Each look costs an entry of the server's log of queries."""
+    looks, asked, done = itertools.count(), [], threading.Event()
+
+    class Opened:
+        is_open, embedded = True, False
+
+        @property
+        def missed_a_table(self):
+            if next(looks) == 5:
+                done.set()
+            return False
+
+        def leave_old_addresses(self, patience_s):
+            return 0
+
+        def query(self, sql, settings):
+            asked.append(sql)
+
+    monkeypatch.setattr(StoreOpener, "_open", lambda _: Opened())
+    opener = StoreOpener("http://127.0.0.1:1/x", IngestStatus(), retry_s=0.001)
+    opener.start()
+    assert done.wait(WAIT_S)
+    assert opener.stop(WAIT_S)
+    assert len(asked) == 1
 
 
 def test_an_embedded_store_that_cannot_be_opened_ends_the_start(monkeypatch):
