@@ -29,8 +29,11 @@ NOT_SETTINGS |= {
     "cancel_http_readonly_queries_on_client_close",
     "session_timeout",
 }
-UNCOMPILED = {"compile_expressions": "0", "compile_aggregate_expressions": "0", "compile_sort_description": "0"}
-"""As in tests/support/stores.py: compiling a question of a test takes longer than answering it."""
+UNCOMPILED = {
+    "compile_expressions": "0", "compile_aggregate_expressions": "0", "compile_sort_description": "0",
+    "max_threads": "1",
+}  # fmt: skip
+"""Compiling a question of a test, or a second thread for it, takes longer than answering it."""
 LONGEST_FIELD = 128 * 1024
 """ClickHouse's `http_max_field_value_size`."""
 INSERT = re.compile(rb"\s*INSERT INTO\b.*\bFORMAT \w+\s*", re.IGNORECASE)

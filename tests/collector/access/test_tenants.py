@@ -14,7 +14,7 @@ from collector.api.session import TENANT_FILTERS
 from collector.service import build_api
 from collector.slo.model import load_slos
 from collector.status import IngestStatus
-from tests.collector.rows import NOW, SECOND
+from tests.collector.rows import NOW, SECOND, Rows
 from tests.support.keys import access_to, add_key
 from tokentrail.testing import ManualClock
 
@@ -38,13 +38,13 @@ METRICS = (
 PROCESS_METRICS = ("kv_evictions", "preemptions", "kv_usage", "running", "waiting")
 
 ANSWERED = {
-    "/api/v1/overview": [*ASKED, "slo=all"],
+    "/api/v1/overview": ASKED,
     "/api/v1/summary": [*ASKED, "group_by=label.team"],
     "/api/v1/goodput": [f"ttft=1s&surface=1&{asked}" for asked in ASKED],
-    "/api/v1/explain": [*ASKED, "slo=ours", "metric=e2e&quantile=0", "ttft=1ms&without=wait_kv,stall"],
+    "/api/v1/explain": [*ASKED, "slo=ours", "ttft=1ms&without=wait_kv,stall"],
     "/api/v1/compare": ["a.start=-1h&a.end=-3s&b.start=-3s", "a.model=acme-model&b.model="],
     "/api/v1/check": [*(f"slo=all&{asked}" for asked in ASKED), "slo=ours&against.start=-2h&against.end=-1h"],
-    "/api/v1/differences": [*ASKED, "select.status=error", "metric=e2e&at_least=1s", "slo=ours"],
+    "/api/v1/differences": [*ASKED, "select.status=error", "slo=ours"],
     "/api/v1/heatmap": [*ASKED, "metric=e2e&slo=ours"],
     "/api/v1/labels": ASKED,
     "/api/v1/changes": ASKED,
@@ -102,38 +102,55 @@ slos:
 """
 
 
-@pytest.fixture(autouse=True)
-def no_spans(rows):
-    yield
-    for table in ("spans", *HELD):
-        rows.store.client().command(f"TRUNCATE TABLE {table}")
+def paths(queries):
+    return [f"{path}?{query}" for path, each in queries.items() for query in each]
 
 
-def api_with_keys(store, folder, status, clock):
+OF_ALL = [
+    path
+    for path in paths({**ANSWERED, "/api/v1/goodput": ["ttft=1s&surface=1&"], "/api/v1/check": ["slo=all&"]})
+    if path.endswith(("?", "&")) or path.startswith(("/api/v1/timeseries?metric=", "/api/v1/compare?a.start"))
+]
+"""What an admin asks about both tenants as each asks about itself, without filters."""
+NAMES_ALL = [f"/api/v1/{name}?" for name in ("overview", "explain", "verdict", "slos", "incidents")]
+"""Those of OF_ALL that tell an admin more also where there is one tenant. They name the tenants."""
+TELL_MORE = ["/api/v1/differences?", f"/api/v1/requests/{TRACE}?"]
+"""Those that do and name none."""
+OF_PROCESSES = [*TELL_MORE, *(path for path in paths(REFUSED) if "tenant=" not in path)]
+"""What an admin asks before and after the other tenant's data came."""
+
+
+@pytest.fixture(scope="module")
+def asked(module_store, tmp_path_factory):
+    """Answers before and after another tenant's data came, for 10 s of CPU. Other tests look at the same rows."""
+    folder, rows = tmp_path_factory.mktemp("asked"), Rows(module_store)
     slos = folder / "slos.yaml"
     slos.write_text(SLOS)
-    access = access_to(folder / "keys.json")
-    return build_api(store, load_slos(slos), status, lost_after_s=30.0, clock=clock, access=access)
+    keys = folder / "keys.json"
+    app, live = build_api(
+        module_store, load_slos(slos), IngestStatus(), lost_after_s=30.0, clock=ManualClock(NOW), access=access_to(keys)
+    )
+    client, acme, admin = TestClient(app), add_key(keys, "read", "acme"), add_key(keys, "admin")
 
+    def refreshed(paths):
+        live.refresh()
+        return answers(client, admin, paths)
 
-@pytest.fixture
-def app_and_live(rows, clock, tmp_path, ingest_status):
-    return api_with_keys(rows.store, tmp_path, ingest_status, clock)
-
-
-@pytest.fixture
-def client(app):
-    return TestClient(app)
-
-
-@pytest.fixture
-def acme(tmp_path):
-    return add_key(tmp_path / "keys.json", "read", "acme")
-
-
-@pytest.fixture
-def admin(tmp_path):
-    return add_key(tmp_path / "keys.json", "admin")
+    add_traffic(rows, "acme", TRACE)
+    alone, before = answers(client, acme, paths(ANSWERED)), refreshed(OF_PROCESSES)
+    add_traffic(rows, "globex", THEIR_TRACE)
+    with_others = answers(client, acme, paths(ANSWERED))
+    of_all, after = refreshed(OF_ALL), answers(client, admin, OF_PROCESSES)
+    rows.request(tenant="acme", service="acme-scraped")
+    process = {"service": "acme-service", "instance": "acme-instance", "variant": "acme-variant"}
+    for trace, other in ((TRACE, THEIR_TRACE), (THEIR_TRACE, TRACE)):
+        rows.kv_event(**process, trace_id=trace, beneficiary=other, start=NOW - 2 * SECOND)
+    yield SimpleNamespace(
+        client=client, keys=keys, acme=acme, admin=admin, alone=alone, with_others=with_others, of_all=of_all,
+        of_processes=(before, after),
+    )  # fmt: skip
+    for table in ("spans", *HELD):
+        module_store.client().command(f"TRUNCATE TABLE {table}")
 
 
 def add_traffic(rows, tenant, trace):
@@ -183,10 +200,6 @@ def add_traffic(rows, tenant, trace):
     rows.insert("samples", ttft)
 
 
-def paths(queries):
-    return [f"{path}?{query}" for path, each in queries.items() for query in each]
-
-
 def answers(client, headers, asked):
     found = {}
     for path in asked:
@@ -195,36 +208,40 @@ def answers(client, headers, asked):
     return found
 
 
-def test_every_route_of_the_api_is_asked_here(client, admin):
-    routes = client.get("/openapi.json", headers=admin).json()["paths"]
-    asked = {*ANSWERED, *REFUSED, *OPEN, *CHANGES}
+def test_every_route_of_the_api_is_asked_here(asked):
+    routes = asked.client.get("/openapi.json").json()["paths"]
+    known = {*ANSWERED, *REFUSED, *OPEN, *CHANGES}
 
     def is_asked(route):
-        return any(re.fullmatch(re.sub(r"\{[a-z_]+\}", "[^/]+", route), path) for path in asked)
+        return any(re.fullmatch(re.sub(r"\{[a-z_]+\}", "[^/]+", route), path) for path in known)
 
     assert [route for route in routes if not is_asked(route)] == []
     metrics = next(p for p in routes["/api/v1/timeseries"]["get"]["parameters"] if p["name"] == "metric")
     assert {*METRICS, *PROCESS_METRICS} == {*metrics["schema"]["enum"]}
 
 
-def test_a_tenant_is_answered_as_if_it_were_alone(client, rows, acme):
-    add_traffic(rows, "acme", TRACE)
-    alone = answers(client, acme, paths(ANSWERED))
-    assert {status for status, _ in alone.values()} == {200}
-    add_traffic(rows, "globex", THEIR_TRACE)
-    with_others = answers(client, acme, paths(ANSWERED))
-    assert {path: text for path, text in with_others.items() if text != alone[path]} == {}
+def test_a_tenant_is_answered_as_if_it_were_alone(asked):
+    assert {status for status, _ in asked.alone.values()} == {200}
+    assert {path: text for path, text in asked.with_others.items() if text != asked.alone[path]} == {}
     # The client may send the other tenant's name; nothing else may bring it.
-    assert [path for path, (_, text) in with_others.items() if "globex" in text] == []
+    assert [path for path, (_, text) in asked.with_others.items() if "globex" in text] == []
 
 
-def test_a_tenant_sees_its_own_requests(client, rows, acme, admin):
-    add_traffic(rows, "acme", TRACE)
-    add_traffic(rows, "globex", THEIR_TRACE)
-    process = {"service": "acme-service", "instance": "acme-instance", "variant": "acme-variant"}
-    for trace, other in ((TRACE, THEIR_TRACE), (THEIR_TRACE, TRACE)):
-        rows.kv_event(**process, trace_id=trace, beneficiary=other, start=NOW - 2 * SECOND)
-    assert client.get("/api/v1/summary", headers=acme).json()["requests"]["total"] == 3
+def test_all_of_these_answers_hold_the_other_tenants_data_for_an_admin(asked):
+    """So the test above would see a filter that is missing."""
+    assert {status for status, _ in asked.of_all.values()} == {200}
+    # A new service is no change.
+    assert [path for path in OF_ALL if asked.of_all[path] == asked.with_others[path]] == ["/api/v1/changes?"]
+    assert [path for path in NAMES_ALL if "globex" not in asked.of_all[path][1]] == []
+    before, after = asked.of_processes
+    assert {status for status, _ in after.values()} == {200}
+    # These rows were not received.
+    assert [path for path in OF_PROCESSES if before[path] == after[path]] == ["/api/v1/collector?"]
+
+
+def test_a_tenant_sees_its_own_requests(asked):
+    client, acme, admin = asked.client, asked.acme, asked.admin
+    assert client.get("/api/v1/summary", headers=acme).json()["requests"]["total"] == 4
     path = f"/api/v1/requests/{TRACE}?span_id=00000000000000aa"
     detail, of_all = (client.get(path, headers=key).json() for key in (acme, admin))
     assert len(detail["tokens"]) == 3
@@ -236,43 +253,23 @@ def test_a_tenant_sees_its_own_requests(client, rows, acme, admin):
     assert (detail["steps"], detail["interference"]) == (None, None)
 
 
-def test_incidents_of_processes_need_a_key_for_all_tenants_also_when_samples_show_them(client, rows, acme, admin):
-    add_traffic(rows, "acme", TRACE)
-    rows.request(tenant="acme", service="acme-scraped")
+def test_incidents_of_processes_need_a_key_for_all_tenants_also_when_samples_show_them(asked):
     found = {
-        name: {i["title"] for i in client.get("/api/v1/incidents?tenant=acme", headers=key).json()["incidents"]}
-        for name, key in (("acme", acme), ("admin", admin))
+        name: {i["title"] for i in asked.client.get("/api/v1/incidents?tenant=acme", headers=key).json()["incidents"]}
+        for name, key in (("acme", asked.acme), ("admin", asked.admin))
     }
     of_samples = {title for title in found["admin"] if title.startswith("acme-scraped")}
     assert len(of_samples) == 2, "an outage and preemptions"
     assert not found["acme"] & of_samples
 
 
-def test_all_of_these_answers_hold_the_other_tenants_data_for_an_admin(client, live, rows, acme, admin):
-    """So the test above would see a filter that is missing."""
-    add_traffic(rows, "acme", TRACE)
-    asked = [f"{path}?" for path in ANSWERED if path != "/api/v1/timeseries"]
-    asked += [path for path in paths(REFUSED) if "tenant=" not in path]
-    asked += ["/api/v1/compare?a.start=-1h&a.end=-3s&b.start=-3s", "/api/v1/check?slo=all"]
-    asked += ["/api/v1/goodput?ttft=100ms&surface=1", *(f"/api/v1/timeseries?metric={metric}" for metric in METRICS)]
-    live.refresh()
-    alone = answers(client, admin, asked)
-    add_traffic(rows, "globex", THEIR_TRACE)
-    live.refresh()
-    now = answers(client, admin, asked)
-    bare = dict.fromkeys((f"/api/v1/{name}?" for name in ("goodput", "compare", "check")), 400)  # need a parameter
-    same = {*bare, "/api/v1/changes?", "/api/v1/collector?"}  # a new service is no change; these rows were not received
-    assert {path for path in asked if now[path] == alone[path]} == same
-    assert {path: now[path][0] for path in asked if now[path][0] != 200} == bare
+def test_another_tenants_trace_does_not_exist(asked):
+    assert asked.client.get(f"/api/v1/requests/{THEIR_TRACE}", headers=asked.acme).status_code == 404
+    assert asked.client.get(f"/api/v1/requests/{THEIR_TRACE}", headers=asked.admin).status_code == 200
 
 
-def test_another_tenants_trace_does_not_exist(client, rows, acme, admin):
-    add_traffic(rows, "globex", THEIR_TRACE)
-    assert client.get(f"/api/v1/requests/{THEIR_TRACE}", headers=acme).status_code == 404
-    assert client.get(f"/api/v1/requests/{THEIR_TRACE}", headers=admin).status_code == 200
-
-
-def test_an_slo_of_another_tenant_does_not_exist(client, acme):
+def test_an_slo_of_another_tenant_does_not_exist(asked):
+    client, acme = asked.client, asked.acme
     assert [slo["name"] for slo in client.get("/api/v1/slos", headers=acme).json()["slos"]] == ["all", "ours"]
     assert client.get("/api/v1/slos/ours", headers=acme).json()["select"] == {
         "tenant": ["acme"],
@@ -283,61 +280,52 @@ def test_an_slo_of_another_tenant_does_not_exist(client, acme):
     assert "there are: all, ours" in missing.json()["detail"]
 
 
-@pytest.fixture(scope="module")
-def guarded(module_store, tmp_path_factory):
-    """One API for all the tests that only ask who may ask."""
-    folder = tmp_path_factory.mktemp("guarded")
-    app, _ = api_with_keys(module_store, folder, IngestStatus(), ManualClock(NOW))
-    keys = folder / "keys.json"
-    return SimpleNamespace(client=TestClient(app), keys=keys, acme=add_key(keys, "read", "acme"))
-
-
 @pytest.mark.parametrize("path", paths(REFUSED))
-def test_engine_processes_need_a_key_for_all_tenants(guarded, path):
-    answer = guarded.client.get(path, headers=guarded.acme)
+def test_engine_processes_need_a_key_for_all_tenants(asked, path):
+    answer = asked.client.get(path, headers=asked.acme)
     assert answer.status_code == 403
     assert answer.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("spelling", ["{}%0A", "{}/", "/{}"])
 @pytest.mark.parametrize("path", sorted(REFUSED.keys() - ANSWERED))
-def test_no_other_spelling_of_a_path_is_answered(guarded, path, spelling):
-    answer = guarded.client.get(spelling.format(path), headers=guarded.acme, follow_redirects=True)
+def test_no_other_spelling_of_a_path_is_answered(asked, path, spelling):
+    answer = asked.client.get(spelling.format(path), headers=asked.acme, follow_redirects=True)
     assert answer.status_code in (403, 404)
 
 
 @pytest.mark.parametrize("path", sorted({*chain(ANSWERED, REFUSED)}))
-def test_no_route_answers_without_a_reading_key(guarded, tmp_path, path):
-    without = guarded.client.get(path)
+def test_no_route_answers_without_a_reading_key(asked, tmp_path, path):
+    without = asked.client.get(path)
     assert without.status_code == 401
     assert without.headers["www-authenticate"].startswith("Bearer")
     assert without.headers["content-type"] == "application/problem+json"
-    assert guarded.client.get(path, headers=add_key(tmp_path / "other.json", "admin")).status_code == 401
-    ingest = add_key(guarded.keys, "ingest", "acme")
-    assert guarded.client.get(path, headers=ingest).status_code == 403
+    assert asked.client.get(path, headers=add_key(tmp_path / "other.json", "admin")).status_code == 401
+    ingest = add_key(asked.keys, "ingest", "acme")
+    assert asked.client.get(path, headers=ingest).status_code == 403
 
 
 @pytest.mark.parametrize("path", ["/static-offline-docs/../metrics", "/static-offline-docs//metrics"])
-def test_the_assets_of_the_page_lead_nowhere_else(guarded, path):
+def test_the_assets_of_the_page_lead_nowhere_else(asked, path):
     async def ask():
         sent = []
         scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
-        await guarded.client.app(scope, None, lambda message: sent.append(message) or sleep(0))
+        await asked.client.app(scope, None, lambda message: sent.append(message) or sleep(0))
         return sent[0]["status"]
 
     assert run(ask()) == 404
 
 
 @pytest.mark.parametrize("path", sorted(CHANGES))
-def test_a_change_needs_an_admins_key(guarded, path):
-    assert guarded.client.post(path).status_code == 401
-    assert guarded.client.post(path, headers=guarded.acme).status_code == 403
+def test_a_change_needs_an_admins_key(asked, path):
+    assert asked.client.post(path).status_code == 401
+    assert asked.client.post(path, headers=asked.acme).status_code == 403
 
 
 @pytest.mark.parametrize("path", sorted(OPEN))
-def test_health_and_the_description_of_the_api_need_no_key(guarded, path):
-    assert guarded.client.get(path).status_code in (200, 503)
-    assert "www-authenticate" not in guarded.client.get(path).headers
+def test_health_and_the_description_of_the_api_need_no_key(asked, path):
+    assert asked.client.get(path).status_code in (200, 503)
+    assert "www-authenticate" not in asked.client.get(path).headers
 
 
 def test_every_table_is_hidden_or_has_no_tenant(module_store):
@@ -369,18 +357,16 @@ def test_no_query_of_the_api_names_a_table_that_only_writers_read(table):
     assert [path.name for path in files if table in path.read_text()] == []
 
 
-def test_the_store_hides_other_tenants_from_a_query_that_forgets_the_filter(module_store, rows):
+def test_the_store_hides_other_tenants_from_a_query_that_forgets_the_filter(module_store, asked):
     from collector.access.caller import Caller, Role
     from collector.api.session import QueryLimits, Session
 
-    add_traffic(rows, "acme", TRACE)
-    add_traffic(rows, "globex", THEIR_TRACE)
-    rows.store.client().command("INSERT INTO spans (start, resource) VALUES (now(), {})")
+    module_store.client().command("INSERT INTO spans (start, resource) VALUES (now(), {})")
     settings = Session(Caller("k", Role.READ, "acme"), QueryLimits()).query_settings()
     counts = {
         table: module_store.query(f"SELECT count() FROM {table}", settings=settings).result_rows[0][0]
         for table in TENANT_FILTERS
     }
     assert counts == {
-        "requests": 3, "open_requests": 5, "spans": 1, "held_requests": 1, "held_spans": 1, "causes": 1,
+        "requests": 4, "open_requests": 6, "spans": 1, "held_requests": 1, "held_spans": 1, "causes": 1,
     }  # fmt: skip

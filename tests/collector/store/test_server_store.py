@@ -4,7 +4,6 @@ import shutil
 import signal
 import threading
 import time
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -38,15 +37,6 @@ def wait_until(condition):
         time.sleep(0.02)
 
 
-@contextmanager
-def new_server(folder):
-    new_store(folder / "db")
-    server = Server(folder)
-    server.start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
 def away(tmp_path):
     """A server with an empty disk, which a test may start."""
@@ -55,27 +45,26 @@ def away(tmp_path):
     server.kill()
 
 
-@pytest.fixture
-def server(tmp_path):
-    """A test may kill it."""
-    with new_server(tmp_path) as server:
-        yield server
-
-
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    with new_server(tmp_path_factory.mktemp("server")) as server:
-        yield server
+    folder = tmp_path_factory.mktemp("server")
+    new_store(folder / "db")
+    server = Server(folder)
+    server.start()
+    yield server
+    server.kill()
 
 
 @pytest.fixture
-def living(kept):
-    """One server for all tests that leave it alive, with empty tables."""
+def server(kept):
+    """One server for all tests, with empty tables. A test that kills it starts it again."""
     store = Store.open(f"{kept.url}/default")
-    for table in ("requests", "tokens", "joined_segments"):
+    for table in ("requests", "tokens", "payload_claims", "joined_segments"):
         store.client().command(f"TRUNCATE TABLE {table}")
     store.close()
-    return kept
+    yield kept
+    if kept.process.poll() is not None:
+        kept.start()
 
 
 def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server, tmp_path):
@@ -106,7 +95,7 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything_once(server, tmp
 def test_a_server_that_comes_back_with_an_empty_disk_gets_its_tables_and_what_waits(server, tmp_path):
     collector = Collector(tmp_path / "data", store=f"{server.url}/default").start()
     server.kill()
-    shutil.rmtree(tmp_path / "db")
+    shutil.rmtree(server.folder / "db")
     for trace in range(1, 11):
         assert collector.post(token_body(trace=trace)).status_code == 200
     server.start()
@@ -117,9 +106,9 @@ def test_a_server_that_comes_back_with_an_empty_disk_gets_its_tables_and_what_wa
     assert collector.stop() == 0
 
 
-def test_a_long_insert_is_waited_for_and_a_statement_that_hangs_holds_up_no_other(living):
+def test_a_long_insert_is_waited_for_and_a_statement_that_hangs_holds_up_no_other(server):
     """The server refuses a statement of a session in which another one still runs."""
-    store = Store.open(f"{living.url}/default", connect_timeout_s=2.0)
+    store = Store.open(f"{server.url}/default", connect_timeout_s=2.0)
     client = store.client()
     assert isinstance(client, HttpClient)
     assert (client.timeout.connect_timeout, client.timeout.read_timeout) == (2.0, 300.0)
@@ -192,14 +181,14 @@ def test_a_collector_starts_while_its_server_has_no_room_and_not_when_it_may_not
             failing.shutdown()
 
 
-def test_a_collector_starts_while_its_server_has_no_room_for_the_schema(living, monkeypatch):
+def test_a_collector_starts_while_its_server_has_no_room_for_the_schema(server, monkeypatch):
     def full(*_, **__):
         raise DatabaseError("Code: 243. DB::Exception: Cannot reserve 1.00 MiB, not enough space", code=243)
 
     status = IngestStatus()
     with monkeypatch.context() as patched:
         patched.setattr(opener, "apply_schema", full)
-        stage = opener.StoreOpener(f"{living.url}/default", status, retry_s=0.01)
+        stage = opener.StoreOpener(f"{server.url}/default", status, retry_s=0.01)
     assert "not enough space" in status.snapshot().reason
     stage.start()
     wait_until(lambda: stage.store.is_open)
@@ -220,39 +209,39 @@ def test_a_server_that_takes_questions_and_answers_none_holds_up_the_api_for_the
     assert collector.stop() == 0
 
 
-def test_a_server_that_answers_nothing_makes_the_collector_not_ready_until_it_answers(living, monkeypatch):
+def test_a_server_that_answers_nothing_makes_the_collector_not_ready_until_it_answers(server, monkeypatch):
     monkeypatch.setattr(opener, "_ASKED_EVERY_S", 0.0)
     monkeypatch.setattr(opener, "_ANSWERED_WITHIN", {"max_execution_time": -4})  # five seconds more are one
     status = IngestStatus()
     status.set_ready("start")
-    stage = opener.StoreOpener(f"{living.url}/default", status, retry_s=0.01)
+    stage = opener.StoreOpener(f"{server.url}/default", status, retry_s=0.01)
     stage.start()
     try:
-        living.process.send_signal(signal.SIGSTOP)
+        server.process.send_signal(signal.SIGSTOP)
         wait_until(lambda: "does not answer" in status.snapshot().reason)
         assert stage.store.is_open, "inserts that wait for an answer go on"
-        living.process.send_signal(signal.SIGCONT)
+        server.process.send_signal(signal.SIGCONT)
         wait_until(lambda: status.snapshot().ready)
     finally:
-        living.process.send_signal(signal.SIGCONT)
+        server.process.send_signal(signal.SIGCONT)
         assert stage.stop(120.0)
         stage.store.close()
 
 
 @pytest.mark.parametrize(("days_ahead", "left"), [(-400, (2, 6)), (0, (1, 3)), (400, (1, 3))])
-def test_a_clock_that_is_ahead_of_the_servers_takes_no_rows_that_are_not_due(days_ahead, left, living):
+def test_a_clock_that_is_ahead_of_the_servers_takes_no_rows_that_are_not_due(days_ahead, left, server):
     now_ns = time.time_ns()
-    store = Store.open(f"{living.url}/default")
+    store = Store.open(f"{server.url}/default")
     insert_otlp(store, TRACES, token_body(trace=1, start=now_ns), f"new, {days_ahead}")
     insert_otlp(store, TRACES, token_body(trace=2, start=now_ns - 30 * DAY_NS), f"old, {days_ahead}")
     retention = parse_retention("7d")
     Expiry(store, retention, IngestStatus(), clock=lambda: now_ns + days_ahead * DAY_NS).run_once()
-    assert living.tokens() == left
+    assert server.tokens() == left
     store.close()
 
 
-def test_lists_of_any_length_reach_a_server_which_takes_no_long_parameters(living):
-    store = Store.open(f"{living.url}/default")
+def test_lists_of_any_length_reach_a_server_which_takes_no_long_parameters(server):
+    store = Store.open(f"{server.url}/default")
     words = [f"it's {number} of {{words:Array(String)}}\\" for number in range(10_000)]
     sql = "SELECT count(), countIf(word LIKE {like:String}) FROM (SELECT arrayJoin({words:Array(String)}) AS word)"
     assert store.query(sql, {"words": words, "like": "it_s 9999 of {words:Array(String)}%"}).result_rows == [
@@ -265,8 +254,8 @@ def test_lists_of_any_length_reach_a_server_which_takes_no_long_parameters(livin
     store.close()
 
 
-def test_a_large_segment_of_requests_is_joined_in_a_server(living):
-    store = Store.open(f"{living.url}/default")
+def test_a_large_segment_of_requests_is_joined_in_a_server(server):
+    store = Store.open(f"{server.url}/default")
     records = ExportLogsServiceRequest()
     for number in range(1, 2001):
         records.MergeFrom(dynamo(number))
