@@ -21,6 +21,9 @@ VERSION_2 = ROOT / "tests" / "data" / "store-2"
 TEMPLATES = ROOT / ".pytest_cache" / "stores"
 # A DELETE waits until the embedded engine looks for work two or three times: 22 s where it looks each ten seconds.
 store_module._SELDOM_AWAKE["background_processing_pool_thread_sleep_seconds_if_nothing_to_do"] = 0.1
+# By default a thread of its own reads what the kernel does not have at hand, which all of a folder in memory counts as:
+# 5 % of the CPU of a test of the API.
+store_module._UNCOMPILED["local_filesystem_read_method"] = "pread"
 MAKE = """
 import sys
 from collector.store.schema import apply_schema
