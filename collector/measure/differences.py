@@ -8,25 +8,26 @@ best of those that say more where the first is taken as known, and so on; one th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.arrivals import AT_ARRIVAL, MOST_REQUESTS, MOST_STEPS, UNKNOWN, Arrivals, read_arrivals
+from collector.measure.candidates import NO_CLASS, SIDES, Candidate, Met, told
 from collector.measure.chance import Ints
 from collector.measure.reader import Reader
-from collector.measure.telling import Difference, Sides, Table, Trait, chosen, is_significant
+from collector.measure.telling import Difference, Sides
 from collector.measure.values import dimensions, value_counts
 from collector.measure.window import Window
 from collector.query.template import part
 from collector.slo.counts import Number, as_number
 from collector.sql.fragment import TRUE, Fragment, all_of, merged
 from tokentrail.shared.formatting import count as digits
-from tokentrail.shared.formatting import duration, percent
+from tokentrail.shared.formatting import percent
 
 _WAITS: Final = ("batch", "kv", "tokens", "priority")
 _WAITED: Final = f"array({', '.join(f'ifNull(wait_{name}_ns, 0)' for name in _WAITS)})"
@@ -38,18 +39,13 @@ _FACTS: Final = {
 """SQL of what happened to a request."""
 _SIZES: Final = {
     "input_tokens": "input_tokens",
-    "output_tokens": "if(status = 'ok', output_tokens, NULL)",
-    "cached_share": "if(input_tokens > 0, cached_tokens / input_tokens, NULL)",
+    "output_tokens": part("answered_tokens", {}).sql,
+    "cached_share": part("cached_share", {}).sql,
     **{name: name for name in AT_ARRIVAL},
 }
-"""SQL of numbers. Their values are the requests above or below a quantile. A failure made its answer short."""
-_WRITTEN: Final = {"cached_share": percent, "kv_usage_at_arrival": percent, "idle_time": duration}
-"""How a bound is written that is no count."""
-_UNKNOWN: Final = "-1"
+"""SQL of numbers. Their values are the requests above or below a quantile."""
 _MOST_LABELS: Final = 16
 _MOST_VALUES: Final = 200
-_MOST_OF_ONE: Final = 3
-_MOST_CONDITIONS: Final = 14
 
 
 class Differences(Answer):
@@ -64,16 +60,6 @@ class Differences(Answer):
     differences: list[Difference]
     not_asked: list[str]
     """Dimensions that were not compared: the time has more than 100,000 requests or a million steps."""
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    condition: Trait
-    where: Fragment
-    selected: float
-    others: float
-    among: Sides
-    """The requests of which the dimension is known."""
 
 
 def differences(
@@ -95,12 +81,12 @@ def differences(
     if whole:
         columns["cause"] = arrivals.cause
     rows = value_counts(reader, window, columns | _classes(sizes), selected, _MOST_VALUES, arrivals.rows)
-    everything = _sides([row for row in rows if row["name"] == "model"])
-    candidates = [*_candidates(rows, columns, sizes)]
-    best = _best(candidates, everything)
-    tried = len(candidates) + len(best) * (len(best) - 1) // 2
-    comparable = best and everything.selected and everything.others
-    found = _found(reader, window, arrivals.rows, selected, best, tried) if comparable else []
+
+    def together(best: Sequence[Candidate]) -> Met:
+        conditions = [_where(one, f"value_{i}", columns) for i, one in enumerate(best)]
+        return _together(reader, window, arrivals.rows, selected, conditions)
+
+    found, everything, tried = told(rows, sizes, together)
     return Differences(
         window=WindowOut.of(window, reader.complete_ns),
         summary=_summary(found, everything, tried),
@@ -112,83 +98,38 @@ def differences(
     )
 
 
-def _sides(rows: Sequence[Mapping[str, Any]]) -> Sides:
-    return Sides(sum(row["selected"] for row in rows), sum(row["others"] for row in rows))
-
-
 def _classes(sizes: Mapping[str, Sequence[float]]) -> dict[str, Fragment]:
     """SQL of how many edges a number is not below, as text."""
     columns = {}
     for name, edges in sizes.items():
         above = " + ".join(f"ifNull({_SIZES[name]} >= {edge}, false)" for edge in edges) or "0"
-        columns[name] = Fragment(f"toString(if({_SIZES[name]} IS NULL, {_UNKNOWN}, toInt16({above})))")
+        columns[name] = Fragment(f"toString(if({_SIZES[name]} IS NULL, {NO_CLASS}, toInt16({above})))")
     return columns
 
 
-def _candidates(
-    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Fragment], sizes: Mapping[str, Sequence[float]]
-) -> Iterator[_Candidate]:
-    """All values that are known, with how many requests have each."""
-    known = [row for row in rows if row["value"] != (_UNKNOWN if row["name"] in sizes else UNKNOWN)]
-    among = {name: _sides([row for row in known if row["name"] == name]) for name in {row["name"] for row in known}}
-    for i, row in enumerate(known):
-        name, value = row["name"], row["value"]
-        if name in sizes:
-            continue
-        key, column = f"value_{i}", columns[name]
-        where = Fragment(f"{column.sql} = {{{key}:String}}", {**column.parameters, key: value})
-        trait = Trait(dimension=name, value=value)
-        yield _Candidate(trait, where, row["selected"], row["others"], among[name])
-    for name, edges in sizes.items():
-        counts = {int(row["value"]): (row["selected"], row["others"]) for row in known if row["name"] == name}
-        classes = np.array([counts.get(i, (0.0, 0.0)) for i in range(len(edges) + 1)])
-        for i, edge in enumerate(edges, 1) if counts else ():
-            bound = _WRITTEN.get(name, digits)(edge)
-            for word, sign, part_of in (("at least", ">=", classes[i:]), ("less than", "<", classes[:i])):
-                where = Fragment(f"ifNull({_SIZES[name]} {sign} {edge}, false)")
-                trait = Trait(dimension=name, value=f"{word} {bound}")
-                one, rest = part_of.sum(axis=0).tolist()
-                yield _Candidate(trait, where, one, rest, among[name])
-
-
-def _best(candidates: Sequence[_Candidate], everything: Sides) -> list[_Candidate]:
-    """The candidates that differ most, a few of each dimension."""
-    if not (everything.selected and everything.others):
-        return []
-    z = everything.z(*(np.array([getattr(one, name) for one in candidates]) for name in ("selected", "others")))
-    for i, one in enumerate(candidates):
-        if one.among != everything:  # what is not known is never blamed: it must differ among those that are, too
-            own = float(one.among.z(np.array([one.selected]), np.array([one.others]))[0])
-            z[i] = min(z[i], own) if is_significant(own, len(candidates)) else 0.0
-    taken: list[_Candidate] = []
-    for place in np.argsort(-z, kind="stable"):
-        one = candidates[int(place)]
-        same = [other for other in taken if other.condition.dimension == one.condition.dimension]
-        if z[place] <= 0 or len(taken) == _MOST_CONDITIONS:
-            break
-        of_kind = [other for other in taken if other.condition.kind == one.condition.kind]
-        if len(same) < _MOST_OF_ONE and (not one.condition.kind or len(of_kind) < _MOST_CONDITIONS // 3):
-            taken.append(one)
-    return taken
-
-
-def _found(
-    reader: Reader, window: Window, rows_of: Fragment, selected: Fragment, best: Sequence[_Candidate], tried: int
-) -> list[Difference]:
-    bits = " + ".join(f"bitShiftLeft(toUInt32({one.where.sql}), {i})" for i, one in enumerate(best))
+def _together(
+    reader: Reader, window: Window, rows_of: Fragment, selected: Fragment, conditions: Sequence[Fragment]
+) -> Met:
+    bits = " + ".join(f"bitShiftLeft(toUInt32({one.sql}), {i})" for i, one in enumerate(conditions))
     fragments = {
         "filter": window.filter,
         "rows": rows_of,
         "selected": selected,
-        "bits": Fragment(bits, merged([one.where for one in best])),
+        "bits": Fragment(bits, merged([*conditions])),
     }
     rows = reader.queries.columns("differences_together", fragments, **window.bounds)
     mask: Ints = np.array(rows["bits"], np.int64)
-    met = (mask[:, None] >> np.arange(len(best))) & 1 == 1
-    counts = {name: np.array(rows[name], float) for name in ("selected", "others")}
-    effective = {name: n.sum() / max(np.sum(rows[f"{name}_squares"]), 1e-9) for name, n in counts.items()}
-    table = Table(met, *(counts[name] * min(effective[name], 1.0) for name in ("selected", "others")))
-    return chosen(table, counts, [one.condition for one in best], tried)
+    met = (mask[:, None] >> np.arange(len(conditions))) & 1 == 1
+    return Met(met, *(np.array(rows[name], float) for name in SIDES))
+
+
+def _where(one: Candidate, key: str, columns: Mapping[str, Fragment]) -> Fragment:
+    """SQL of what a candidate says."""
+    name = one.condition.dimension
+    if one.sign != "=":
+        return Fragment(f"ifNull({_SIZES[name]} {one.sign} {one.bound}, false)")
+    column = columns[name]
+    return Fragment(f"{column.sql} = {{{key}:String}}", {**column.parameters, key: one.bound})
 
 
 def _summary(found: Sequence[Difference], everything: Sides, tried: int) -> str:
