@@ -350,10 +350,12 @@ def test_a_wrong_key_and_a_collector_that_is_away_are_told(answer, monkeypatch):
     assert "copy the key again" in text(called(make("http://127.0.0.1:9"), "status", {}))
 
 
-def test_a_collector_of_another_version_is_told(monkeypatch):
-    missing = ("Not Found", "this API has no path /api/v1/x; /docs lists the paths")
+def test_a_collector_of_another_version_is_told(served, monkeypatch):
+    """It lacks a path, as this one lacks another, or answers in another form."""
+    url, keys = served
+    missing = httpx.get(f"{url}/api/v1/x", headers={"authorization": f"Bearer {keys['acme']}"})
     for answer in (
-        *(httpx.Response(404, json={"detail": detail}) for detail in missing),
+        *(httpx.Response(404, json=problem) for problem in (missing.json(), {"detail": "Not Found"})),
         httpx.Response(200, json={"sentence": "x"}),
     ):
         send = lambda *_, answer=answer, **__: answer  # noqa: E731
