@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.measure.times import HOUR_NS, SECOND_NS
-from collector.query.past_days import partition, size_of_columns
+from collector.query.past_days import partition, rows_in, size_of_columns
 from collector.query.queries import Queries
 from collector.query.template import part
 from collector.sql.fragment import Fragment, any_of
@@ -53,7 +54,8 @@ class Slice:
         self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment
     ) -> Mapping[str, Sequence[Any]]:
         """The columns of a query that reads these rows."""
-        return self._remembered(queries, query, fragments, matching, queries.columns, size_of_columns)
+        nothing: Mapping[str, Sequence[Any]] = defaultdict(list)
+        return self._remembered(queries, query, fragments, matching, queries.columns, size_of_columns, nothing)
 
     def packed(self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment) -> Arrays:
         """What `columns` gives, as arrays: of narrow numbers, and of objects for texts and tuples.
@@ -64,7 +66,7 @@ class Slice:
         def ask(query: str, fragments: Mapping[str, Fragment]) -> Arrays:
             return {name: _packed(values) for name, values in queries.columns(query, fragments).items()}
 
-        return self._remembered(queries, query, fragments, matching, ask, _size_of_arrays)
+        return self._remembered(queries, query, fragments, matching, ask, _size_of_arrays, {})
 
     def arrays(
         self,
@@ -81,10 +83,14 @@ class Slice:
         """
         make, depends_on = made
 
-        def ask(query: str, fragments: Mapping[str, Fragment]) -> Arrays:
-            return {name: narrow(found) for name, found in make(queries.array(query, fragments, row)).items()}
+        def narrowed(rows: npt.NDArray[Any]) -> Arrays:
+            return {name: narrow(found) for name, found in make(rows).items()}
 
-        return self._remembered(queries, query, fragments, matching, ask, _size_of_arrays, depends_on)
+        def ask(query: str, fragments: Mapping[str, Fragment]) -> Arrays:
+            return narrowed(queries.array(query, fragments, row))
+
+        nothing = narrowed(np.empty(0, row))
+        return self._remembered(queries, query, fragments, matching, ask, _size_of_arrays, nothing, depends_on)
 
     def _remembered(
         self,
@@ -94,15 +100,21 @@ class Slice:
         matching: Fragment,
         ask: Callable[[str, Mapping[str, Fragment]], T],
         size: Callable[[T], int],
+        nothing: T,
         depends_on: Hashable = (),
     ) -> T:
-        """The answer about whole hours is remembered. A filter with times looks at other requests of the window too."""
+        """The answer about whole hours is remembered, and is `nothing` while these days have no rows.
+
+        A filter with times looks at other requests of the window too.
+        """
         fragments = {**fragments, "ended": self.ended, "filter": matching}
         if self.hours is None or not queries.remembers or "start_ns" in matching.parameters:
             return ask(query, fragments)
         reads = queries.versions_of(self.table, *self.hours)
         if self.column == ARRIVED:  # the days of these rows may be others, and only a deletion changes them
             reads = {**reads, **queries.deletions_of(self.table)}
+        elif not any(map(rows_in, reads.values())):
+            return nothing
         return queries.of_hours((query, depends_on), fragments, reads, lambda: ask(query, fragments), size)
 
 

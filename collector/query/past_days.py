@@ -24,6 +24,11 @@ def partition(day: int) -> str:
     return (date(1970, 1, 1) + timedelta(day)).strftime("%Y%m%d")
 
 
+def rows_in(version: Version) -> int:
+    """The rows of a day, or of some hours of it."""
+    return version[2] if version else 0
+
+
 def size_of_columns(columns: Mapping[str, Sequence[Any]]) -> int:
     """About how many bytes of memory the columns of an answer take: 80 for each value, also of those inside lists."""
     return 80 * sum(map(_values, columns.values()))
