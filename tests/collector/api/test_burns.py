@@ -120,7 +120,7 @@ def test_the_number_of_a_burn_is_that_of_its_lists_whenever_they_are_asked(api, 
     rows.open(start=NOW - 90 * SECOND, seen=NOW - SECOND, slo_class="chat")
     rows.open(start=NOW - 200 * SECOND, seen=NOW - 100 * SECOND, slo_class="chat")
     starts = set()
-    for seconds_ago in (0, 7, 30, 61):
+    for seconds_ago in (0, 7, 61):
         found = api("incidents", end=f"-{seconds_ago}s" if seconds_ago else "now", start="-1h")["incidents"]
         burn = next(i for i in found if i["slo"] == "chat")
         totals = [api("requests", **one["parameters"])["total"] for one in burn["requests"]]
@@ -154,7 +154,7 @@ def test_the_number_of_a_burn_grows_when_a_faster_rule_of_its_severity_takes_ove
         found = api("incidents", start="-3h", end=f"-{seconds_ago}s" if seconds_ago else "now")["incidents"]
         return next(i for i in found if i["slo"] == "chat")
 
-    seen = [burn(seconds_ago) for seconds_ago in range(1500, -1, -300)]
+    seen = [burn(seconds_ago) for seconds_ago in range(1500, -1, -500)]
     assert [seen[0]["rule"], seen[-1]["rule"]] == ["ticket-fast", "page-outage"]
     assert [one["severity"] for one in seen] == ["ticket"] * (len(seen) - 1) + ["page"]
     affected = [one["requests_affected"] for one in seen]
@@ -194,19 +194,19 @@ def test_many_burns_that_are_looked_for_together_are_those_of_each_slo_alone(row
         {"name": "well", "window": "7d", "select": {"tenant": ["nobody"]}, "thresholds": {"e2e": "60s"}},
     ]  # fmt: skip
 
-    def incidents(*some):
+    def incidents(*some, times=1):
         path = tmp_path / "some.yaml"
         path.write_text(yaml.safe_dump({"slos": [{"objective": "0.9", **slo} for slo in some]}))
         app, _ = build_api(rows.store, load_slos(path), ingest_status, lost_after_s=30.0, clock=clock)
         with TestClient(app) as client:
-            first, again = (client.get("/api/v1/incidents").json()["incidents"] for _ in range(2))
-            assert first == again  # from remembered days
-            for one in first:
+            first, *again = (client.get("/api/v1/incidents").json()["incidents"] for _ in range(times))
+            assert all(one == first for one in again), "from remembered days"
+            for one in first if again else ():
                 (listed,) = one["requests"]
                 assert client.get("/api/v1/requests", params=listed["parameters"]).json()["total"] == listed["total"]
         return first
 
-    together = incidents(*slos)
+    together = incidents(*slos, times=2)
     alone = [incident for slo in slos for incident in incidents(slo)]
     assert sorted(together, key=str) == sorted(alone, key=str)
     assert {(one["slo"], one["tenant"]) for one in together} >= {("all", None), ("chat", None), ("short", None)}

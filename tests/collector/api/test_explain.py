@@ -644,7 +644,7 @@ some_request = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     many=st.lists(some_request, min_size=1, max_size=40),
     ttft=st.sampled_from([100, 500, 900]),

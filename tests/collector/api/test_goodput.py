@@ -84,7 +84,7 @@ def missed_already(row, limits):
     return out
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     ended=st.lists(ended, max_size=30),
     announced=st.lists(announced, max_size=8),

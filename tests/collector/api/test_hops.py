@@ -80,10 +80,9 @@ def test_a_filter_that_only_the_gateways_row_meets_keeps_the_request(api, rows, 
         assert sum(point["value"] for point in points) * 900 == pytest.approx(found)
         return found
 
-    asked = ({"tenant": "acme"}, {"model": "fast"}, {"model": "llama"}, {"model": ["fast", "llama"]}, {})
-    assert [counted(**filters) for filters in asked] == [2, 2, 2, 2, 3]
     rows.request(**direct)
-    assert [counted(**filters) for filters in asked] == [3, 2, 2, 2, 4]
+    asked = ({"tenant": "acme"}, {"model": "fast"}, {"model": ["fast", "llama"]}, {})
+    assert [counted(**filters) for filters in asked] == [3, 2, 2, 4]
 
 
 def test_a_list_finds_a_request_by_its_gateway_and_by_each_of_its_traces(api, three):

@@ -124,14 +124,20 @@ def text(result):
     return content.text
 
 
+answers = {}
+
+
 @pytest.fixture
 def answer(served, monkeypatch):
-    """What a tool answers to the owner of a key, as text."""
+    """What a tool answers to the owner of a key. The rows stay, so several tests look at one answer."""
     url, keys = served
 
     def answered(tool, arguments, key="admin"):
-        monkeypatch.setenv("TOKENTRAIL_API_KEY", keys[key])
-        return called(made(url), tool, arguments)
+        asked = (tool, json.dumps(arguments), key)
+        if asked not in answers:
+            monkeypatch.setenv("TOKENTRAIL_API_KEY", keys[key])
+            answers[asked] = called(made(url), tool, arguments)
+        return answers[asked]
 
     return answered
 
@@ -299,7 +305,7 @@ def test_no_argument_shows_what_another_tenant_has_or_that_it_has_it(served, mon
         answered = 0
         for tool in (await client.list_tools()).tools:
             properties = tool.input_schema["properties"]
-            for _ in range(3):
+            for _ in range(1 if tool.name == "status" else 3):  # which asks 60 questions
                 names = random.sample([*properties], random.randint(0, min(3, len(properties))))
                 given = {name: someones(random, name) for name in [*names, *tool.input_schema.get("required", ())]}
                 ours, nobodys = [await client.call_tool(tool.name, args) for args in (given, anonymous(given))]
