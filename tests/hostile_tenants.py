@@ -184,10 +184,13 @@ def _exposed_differently(sides):
         time.sleep(1.0)
 
 
-def run(seconds, folder, *, rules=True, lost_after_s=15):
-    """Send for so long; what differs, and a summary of what was compared. Without `rules`, alerts are not."""
+def run(seconds, folder, *, rules=True, lost_after_s=15, names=80):
+    """Send for so long, and `names` new names a second; what differs, and a summary of what was compared.
+
+    Without `rules`, alerts are not compared.
+    """
     sides = [Side(folder, cluster, lost_after_s) for cluster in ("alone", "beside")]
-    good, forger, flood = GoodTenant(), Forger(), Flood()
+    good, forger, flood = GoodTenant(), Forger(), Flood(names)
     statuses, prometheus = {}, None
     try:
         for side in sides:

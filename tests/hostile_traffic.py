@@ -131,13 +131,17 @@ class Forger(Traffic):
 
 
 class Flood(Traffic):
-    """Eighty names a second, with markup, line breaks, escapes and marks that turn the direction of a text."""
+    """So many names a second, with markup, line breaks, escapes and marks that turn the direction of a text."""
 
     first_trace = 10**15
 
+    def __init__(self, names):
+        super().__init__()
+        self._names = names
+
     def bodies(self, at_s):
         sent = []
-        for n in range(80):
+        for n in range(self._names):
             name = f"<!channel> \n\x1b[2J\u202e[{at_s:.0f}.{n}](http://example.invalid)"
             request = self.engine(name, service=name, **{semconv.VARIANT: name})
             self.request(request, e2e_s=1, ttft_s=0.1, failed=True, **{"error.type": name, semconv.REQUEST_MODEL: name})

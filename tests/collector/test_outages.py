@@ -163,8 +163,8 @@ class TestBacklog:
         live.counters.on_segment("s-1")
         assert counted(live) == (0, 0, 0)
         start_collector.logs[0] = clock.now
-        for _ in range(12):
-            clock.now += 10 * SECOND
+        for _ in range(4):
+            clock.now += 30 * SECOND
             assert agrees(live) == (0, 0, 0)
         ends = [CHAT | {"trace_id": r["trace_id"], "segment": "s-2", "ingested_at": clock.now} for r in healthy]
         start_collector.logs[0] = None
@@ -183,8 +183,8 @@ class TestBacklog:
         live.counters.on_segment("s-1")
         counted(live)
         start_collector.logs[0] = clock.now
-        for _ in range(12):
-            clock.now += 10 * SECOND
+        for _ in range(4):
+            clock.now += 30 * SECOND
             assert counted(live) == (0, 0, 0)
         start_collector.logs[0] = None
         live.counters.on_segment("s-2")

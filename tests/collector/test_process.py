@@ -112,21 +112,21 @@ def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exa
     assert {(trace, index) for trace in acknowledged for index in range(20)} <= set(stored)
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
-def test_a_crash_of_a_library_ends_the_process_and_what_was_acknowledged_is_stored_after(tmp_path, number):
+def test_a_crash_of_a_library_ends_the_process_and_what_was_acknowledged_is_stored_after(tmp_path):
     """ClickHouse would catch the signal and store nothing from then on."""
     collector = Collector(tmp_path / "data").start()
-    assert collector.post(token_body(trace=1)).status_code == 200
-    collector.wait_until(lambda: "tokentrail_collector_segments_inserted_total 1.0" in collector.get("/metrics").text)
-    collector.process.send_signal(number)
-    # The traceback of all threads, which is written first, may meet one in the middle of its work and crash itself.
-    assert collector.process.wait(120) in (-number, -signal.SIGSEGV)
-    assert "Fatal Python error" in Path(collector.log.name).read_text()
-    collector.start()
-    assert collector.post(token_body(trace=2)).status_code == 200
+    for trace, number in ((1, signal.SIGSEGV), (2, signal.SIGABRT)):
+        assert collector.post(token_body(trace=trace)).status_code == 200
+        collector.wait_until(lambda: "tokentrail_collector_wal_segments 0.0" in collector.get("/metrics").text)
+        collector.process.send_signal(number)
+        # The traceback of all threads, which is written first, may meet one in the middle of its work and crash itself.
+        assert collector.process.wait(120) in (-number, -signal.SIGSEGV)
+        assert Path(collector.log.name).read_text().count("Fatal Python error") == trace
+        collector.start()
+    assert collector.post(token_body(trace=3)).status_code == 200
     assert collector.stop() == 0
-    assert set(stored_tokens(tmp_path / "data").values()) == {1}
-    assert len(stored_tokens(tmp_path / "data")) == 6
+    stored = stored_tokens(tmp_path / "data")
+    assert stored == dict.fromkeys(((trace, index) for trace in (1, 2, 3) for index in range(3)), 1)
 
 
 def test_the_limit_of_open_files_is_raised_before_anything_is_opened(monkeypatch, tmp_path):
@@ -166,44 +166,53 @@ def test_what_clickhouse_needs_of_the_system_is_named_when_it_is_missing(tmp_pat
     assert name in line.rpartition(said)[2]
 
 
-def test_a_data_folder_may_have_any_name_but_one_that_chdb_cuts(tmp_path):
-    folder = tmp_path / "tägliche #1 {a,b} * 100%20 'q'"
-    with Collector(folder) as collector:
-        assert collector.post(token_body(trace=1, count=1200)).status_code == 200
-        assert collector.post(token_body(trace=2)).status_code == 200
-    tokens = {(1, index) for index in range(1200)} | {(2, index) for index in range(3)}
-    assert stored_tokens(folder) == dict.fromkeys(tokens, 1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted((folder.name, f"{folder.name}.log"))
-
-    refused = forked.run("collector.__main__", "--data-dir", tmp_path / "what?")
-    assert refused.returncode == 1
-    assert "chDB takes what follows a ? for options" in refused.stderr
-
-
-def test_a_scrape_that_works_is_no_line_of_the_log(tmp_path):
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """A collector with a folder of an odd name that scrapes an engine."""
+    folder = tmp_path_factory.mktemp("running") / "tägliche #1 {a,b} * 100%20 'q'"
     engine = Engine(recorded("vllm-0.32-kv-pressure")[-1][1])
     target = engine.url.replace("http://", "http://me:secret@")
     flags = ("--scrape", target, "--scrape-interval-s", "0.5", "--scrape-timeout-s", "0.5")
-    scraped = re.compile('^tokentrail_collector_scrapes_total{result="ok"} [1-9]', re.MULTILINE)
-    with Collector(tmp_path / "data", *flags) as collector:
-        collector.wait_until(lambda: scraped.search(collector.get("/metrics").text))
+    with Collector(folder, *flags) as collector:
+        yield collector
     engine.close()
-    assert "secret" not in Path(collector.log.name).read_text()
 
 
-def test_a_folder_or_an_address_that_another_process_has_is_a_clear_end(tmp_path):
-    with Collector(tmp_path / "data") as collector:
-        again = forked.run("collector.__main__", "--data-dir", collector.data_dir)
-        assert again.returncode == 1
-        assert "another collector" in again.stderr
+def test_a_scrape_that_works_is_no_line_of_the_log(running):
+    scraped = re.compile('^tokentrail_collector_scrapes_total{result="ok"} [1-9]', re.MULTILINE)
+    running.wait_until(lambda: scraped.search(running.get("/metrics").text))
+    assert "secret" not in Path(running.log.name).read_text()
 
-        address = collector.urls["api"].removeprefix("http://")
-        free = ["--otlp-http", "127.0.0.1:0", "--otlp-grpc", "127.0.0.1:0"]
-        new_store(tmp_path / "other" / "store")
-        ended = forked.run("collector.__main__", "--data-dir", tmp_path / "other", "--api", address, *free)
-        assert ended.returncode == 1
-        assert f"cannot listen on {address}: Address already in use; set another --api\n" in ended.stderr
-        assert "Traceback" not in ended.stderr
+
+def test_a_folder_or_an_address_that_another_process_has_is_a_clear_end(running, tmp_path):
+    again = forked.run("collector.__main__", "--data-dir", running.data_dir)
+    assert again.returncode == 1
+    assert "another collector" in again.stderr
+
+    address = running.urls["api"].removeprefix("http://")
+    free = ["--otlp-http", "127.0.0.1:0", "--otlp-grpc", "127.0.0.1:0"]
+    new_store(tmp_path / "other" / "store")
+    ended = forked.run("collector.__main__", "--data-dir", tmp_path / "other", "--api", address, *free)
+    assert ended.returncode == 1
+    assert f"cannot listen on {address}: Address already in use; set another --api\n" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_data_folder_may_have_any_name(running):
+    """The last test of this collector: a store can be read when nobody else has it."""
+    folder = running.data_dir
+    assert running.post(token_body(trace=1, count=1200)).status_code == 200
+    assert running.post(token_body(trace=2)).status_code == 200
+    assert running.stop() == 0
+    tokens = {(1, index) for index in range(1200)} | {(2, index) for index in range(3)}
+    assert stored_tokens(folder) == dict.fromkeys(tokens, 1)
+    assert sorted(path.name for path in folder.parent.iterdir()) == sorted((folder.name, f"{folder.name}.log"))
+
+
+def test_a_data_folder_with_a_name_that_chdb_cuts_is_refused(tmp_path):
+    refused = forked.run("collector.__main__", "--data-dir", tmp_path / "what?")
+    assert refused.returncode == 1
+    assert "chDB takes what follows a ? for options" in refused.stderr
 
 
 def test_a_data_folder_that_cannot_be_made_names_the_setting(tmp_path):

@@ -3,6 +3,7 @@
 import re
 import shutil
 import time
+from collections import Counter
 from http.client import HTTPConnection
 
 import httpx
@@ -19,34 +20,48 @@ from tokentrail import semconv
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def server(tmp_path):
-    new_store(tmp_path / "db")
-    server = Server(tmp_path)
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """A server and two collectors for all tests: to start them costs 2 s of CPU."""
+    folder = tmp_path_factory.mktemp("two")
+    new_store(folder / "db")
+    server = Server(folder)
     server.start()
-    yield server
+    slos = folder / "slos.yaml"
+    slos.write_text("slos: [{name: chat, objective: '0.9', window: 7d, thresholds: {e2e: 5s}}]")
+    flags = ("--dedup-retention-s", "0.2", "--slos", str(slos))
+    pair = [Collector(folder / name, *flags, store=f"{server.url}/default") for name in ("a", "b")]
+    for collector in pair:
+        collector.start()
+    yield server, pair
+    for collector in pair:
+        collector.kill()
     server.kill()
 
 
 @pytest.fixture
-def collectors(server, tmp_path):
-    slos = tmp_path / "slos.yaml"
-    slos.write_text("slos: [{name: chat, objective: '0.9', window: 7d, thresholds: {e2e: 5s}}]")
-    flags = ("--dedup-retention-s", "0.2", "--slos", str(slos))
-    options = {"store": f"{server.url}/default"}
-    pair = [Collector(tmp_path / name, *flags, **options) for name in ("a", "b")]
-    for collector in pair:
-        collector.start()
+def server(started):
+    """Without rows. Each test sends traces of its own, since the store knows what it has taken."""
+    server, _ = started
+    for table in ("requests", "tokens"):
+        server.http.post(server.url, content=f"TRUNCATE TABLE {table}").raise_for_status()
+    yield server
+    (server.folder / "hold").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def collectors(started):
+    _, pair = started
     yield pair
     for collector in pair:
-        if collector.process.poll() is None:
-            collector.kill()
+        if collector.process.poll() is not None:
+            collector.start()
 
 
 STATE_AT = "tokentrail_collector_state_timestamp_seconds"
 
 
-def test_both_follow_their_slo_file_and_tell_its_changes_after_a_crash(collectors, tmp_path):
+def test_both_follow_their_slo_file_and_tell_its_changes_after_a_crash(collectors):
     def objectives():
         return [one.get("/api/v1/slos").json()["slos"][0]["objective"] for one in collectors]
 
@@ -54,7 +69,7 @@ def test_both_follow_their_slo_file_and_tell_its_changes_after_a_crash(collector
         found = collector.get("/api/v1/changes").json()["changes"]
         return [(one["slo"], one["value"][:4]) for one in found if one["dimension"] == "slo"]
 
-    file = tmp_path / "slos.yaml"
+    file = collectors[0].data_dir.with_name("slos.yaml")
     assert objectives() == [0.9, 0.9]
     good = file.read_text().replace("0.9", "0.8")
     file.write_text(good)
@@ -103,16 +118,45 @@ def exactly(requests):
     return (requests, requests), (requests, 3 * requests)
 
 
+@pytest.fixture
+def grown(collectors):
+    """`counters`, from the beginning of the test on."""
+    before = {collector: totals(collector) for collector in collectors}
+
+    def since(collectors, *names):
+        now = counters(collectors, *names)
+        return [
+            [value - before[collector][name] for collector, value in zip(collectors, values, strict=True)]
+            for name, values in zip(names, now, strict=True)
+        ]
+
+    return since
+
+
 def counters(collectors, *names):
     """Each counter's values, one for each collector, as of refreshes that began after this call."""
     for _ in range(2):  # the refresh that is under way may have read before
         before = [(collector, metric(collector, STATE_AT)) for collector in collectors]
         for collector, at in before:
             collector.wait_until(lambda c=collector, at=at: metric(c, STATE_AT) > at)
-    return [[metric(collector, f"tokentrail_{name}_total") for collector in collectors] for name in names]
+    found = [totals(collector) for collector in collectors]
+    return [[values[name] for values in found] for name in names]
 
 
-def test_the_same_bytes_at_both_at_once_and_again_later_are_stored_once(server, collectors):
+def totals(collector):
+    """The sum of each counter over its labels, by its short name."""
+    found = Counter()
+    counter = re.compile(r"^tokentrail_(\w+)_total(?:\{.*\})? (\S+)$", re.MULTILINE)
+    for name, value in counter.findall(collector.get("/metrics").text):
+        found[name] += float(value)
+    return found
+
+
+def total(collector, name):
+    return metric(collector, f"tokentrail_{name}_total")
+
+
+def test_the_same_bytes_at_both_at_once_and_again_later_are_stored_once(server, collectors, grown):
     bodies = [body(trace) for trace in range(1, 21)]
     for sent in bodies:
         assert {collector.post(sent).status_code for collector in collectors} == {200}
@@ -130,7 +174,7 @@ def test_the_same_bytes_at_both_at_once_and_again_later_are_stored_once(server, 
             assert collector.post(sent).status_code == 200
         settled(collector)
     assert rows(server) == exactly(24)
-    counted = counters(collectors, "collector_payloads_duplicate", "requests", "collector_payloads_repeated")
+    counted = grown(collectors, "collector_payloads_duplicate", "requests", "collector_payloads_repeated")
     duplicate, requests, repeated = counted
     assert duplicate == [0.0, 0.0], "no log knew the payloads any more"
     assert sum(requests) == 24.0
@@ -142,15 +186,15 @@ def test_the_same_bytes_at_both_at_once_and_again_later_are_stored_once(server, 
         assert collector.post(bodies[0]).status_code == 200
     settled(*collectors)
     assert rows(server) == exactly(24)
-    (requests,) = counters(collectors, "requests")
+    (requests,) = grown(collectors, "requests")
     assert sum(requests) == 24.0, "counters continue where they were"
 
 
-def test_spans_that_come_to_the_other_in_other_payloads_are_stored_once(server, collectors):
+def test_spans_that_come_to_the_other_in_other_payloads_are_stored_once(server, collectors, grown):
     """A sender between has batched them anew. Many tokens take another way into the store than few."""
     first, second = collectors
     for many in (3, 1200):
-        traces = [many + n for n in range(4)]
+        traces = [300 + many + n for n in range(4)]
         sent = [body(trace, many) for trace in traces]
         assert first.post(sent[0] + sent[1]).status_code == 200
         settled(first)
@@ -160,24 +204,25 @@ def test_spans_that_come_to_the_other_in_other_payloads_are_stored_once(server, 
         settled(first)
     found = "SELECT count(), uniqExact(trace_id), (SELECT count() FROM tokens) FROM requests"
     assert server.http.post(server.url, content=found).text.split() == ["8", "8", str(4 * 3 + 4 * 1200)]
-    (requests,) = counters(collectors, "requests")
+    (requests,) = grown(collectors, "requests")
     assert sum(requests) == 8.0
 
 
-def test_a_payload_that_timed_out_at_one_collector_and_went_to_the_other_is_stored_once(server, collectors):
+def test_a_payload_that_timed_out_at_one_collector_and_went_to_the_other_is_stored_once(server, collectors, grown):
     first, second = collectors
+    claimed = claims(server)
     hold = server.folder / "hold"
     hold.touch()
     sender = HTTPConnection(httpx.URL(first.urls["otlp-http"]).netloc.decode(), timeout=120)
-    sender.request("POST", "/v1/traces", body(1), PROTOBUF)
-    first.wait_until(lambda: claims(server) == 1)
+    sender.request("POST", "/v1/traces", body(400), PROTOBUF)
+    first.wait_until(lambda: claims(server) == claimed + 1)
     sender.close()  # its time is up, and it has read no answer
-    assert first.post(body(1)).status_code == 200
-    assert second.post(body(1)).status_code == 200
+    assert first.post(body(400)).status_code == 200
+    assert second.post(body(400)).status_code == 200
     hold.unlink()
     settled(first, second)
     assert rows(server) == exactly(1)
-    counted = counters(collectors, "requests", "collector_payloads_repeated")
+    counted = grown(collectors, "requests", "collector_payloads_repeated")
     assert [sum(values) for values in counted] == [1.0, 1.0]
 
 
@@ -185,22 +230,23 @@ def claims(server):
     return int(server.http.post(server.url, content="SELECT uniqExact(claim) FROM payload_claims").text)
 
 
-def test_a_collector_killed_between_claim_and_insert_stores_what_it_claimed_when_it_is_back(server, collectors):
+def test_a_collector_killed_between_claim_and_insert_stores_what_it_claimed_when_it_is_back(server, collectors, grown):
     first, second = collectors
+    claimed = claims(server)
     hold = server.folder / "hold"
     hold.touch()
-    assert first.post(body(1)).status_code == 200
-    first.wait_until(lambda: claims(server) == 1)
+    assert first.post(body(500)).status_code == 200
+    first.wait_until(lambda: claims(server) == claimed + 1)
     first.kill()
-    assert second.post(body(1)).status_code == 200
-    second.wait_until(lambda: claims(server) == 2)
+    assert second.post(body(500)).status_code == 200
+    second.wait_until(lambda: claims(server) == claimed + 2)
     hold.unlink()
     settled(second)
     first.start()
     first.wait_until(lambda: rows(server) == exactly(1))
     settled(first)
-    assert claims(server) == 2
-    assert counters([second], "requests", "collector_payloads_repeated") == [[0.0], [1.0]]
+    assert claims(server) == claimed + 2
+    assert grown([second], "requests", "collector_payloads_repeated") == [[0.0], [1.0]]
 
 
 def hung(trace):
@@ -213,24 +259,8 @@ def hung(trace):
     return announced.body(), end.body()
 
 
-def test_a_server_that_comes_back_empty_gets_the_same_bytes_of_both_once(server, collectors):
-    first, second = collectors
-    hold = server.folder / "hold"
-    hold.touch()
-    assert first.post(body(1)).status_code == 200
-    claims = "SELECT count() FROM payload_claims"
-    first.wait_until(lambda: server.http.post(server.url, content=claims).text.strip() == "1")
-    server.kill()
-    shutil.rmtree(server.folder / "db")
-    hold.unlink()
-    assert second.post(body(1)).status_code == 200
-    first.wait_until(lambda: first.get("/readyz").status_code == second.get("/readyz").status_code == 503)
-    server.start()
-    settled(first, second)
-    assert rows(server) == exactly(1)
-
-
-def test_requests_that_are_joined_count_at_one_of_two_collectors(server, collectors):
+def test_requests_that_are_joined_count_at_one_of_two_collectors(server, collectors, grown):
+    counted = sum(total(collector, "requests") for collector in collectors)
     for number in range(1, 9):
         collector = collectors[number % 2]
         url = collector.urls["otlp-http"] + "/v1/logs"
@@ -238,27 +268,46 @@ def test_requests_that_are_joined_count_at_one_of_two_collectors(server, collect
         settled(collector)
     sql = "SELECT count() FROM requests"
     collectors[0].wait_until(lambda: server.http.post(server.url, content=sql).text.strip() == "8")
-    collectors[0].wait_until(lambda: sum(metric(c, "tokentrail_requests_total") for c in collectors) >= 8)
-    (requests,) = counters(collectors, "requests")
+    collectors[0].wait_until(lambda: sum(total(c, "requests") for c in collectors) >= counted + 8)
+    (requests,) = grown(collectors, "requests")
     assert sum(requests) == 8.0
 
 
-def test_a_hung_request_counts_once_and_its_end_at_the_other_collector_not_again(server, collectors):
+def test_a_hung_request_counts_once_and_its_end_at_the_other_collector_not_again(server, collectors, grown):
     first, second = collectors
-    requests = [hung(trace) for trace in (1, 2)]
+    before = list(map(judged, collectors))
+    requests = [hung(trace) for trace in (601, 602)]
     for collector, (announced, _) in zip(collectors, requests, strict=True):
         assert collector.post(announced).status_code == 200
-    first.wait_until(lambda: sum(map(judged, collectors)) == 2.0)
-    claimed = list(map(judged, collectors))
+    first.wait_until(lambda: sum(map(judged, collectors)) == sum(before) + 2.0)
+    claimed = [now - was for now, was in zip(map(judged, collectors), before, strict=True)]
     first.kill()
+    counted = total(second, "requests")
     for _, end in requests:
         assert second.post(end).status_code == 200
     settled(second)
-    second.wait_until(lambda: metric(second, "tokentrail_requests_total") == 2.0)
-    assert judged(second) == claimed[1]
+    second.wait_until(lambda: total(second, "requests") == counted + 2.0)
+    assert judged(second) == before[1] + claimed[1]
     first.start()
-    assert counters(collectors, "slo_requests", "slo_good_requests") == [claimed, [0.0, 0.0]]
+    assert grown(collectors, "slo_requests", "slo_good_requests") == [claimed, [0.0, 0.0]]
 
 
 def judged(collector):
-    return metric(collector, "tokentrail_slo_requests_total")
+    return total(collector, "slo_requests")
+
+
+def test_a_server_that_comes_back_empty_gets_the_same_bytes_of_both_once(server, collectors):
+    first, second = collectors
+    claimed = claims(server)
+    hold = server.folder / "hold"
+    hold.touch()
+    assert first.post(body(700)).status_code == 200
+    first.wait_until(lambda: claims(server) == claimed + 1)
+    server.kill()
+    shutil.rmtree(server.folder / "db")
+    hold.unlink()
+    assert second.post(body(700)).status_code == 200
+    first.wait_until(lambda: first.get("/readyz").status_code == second.get("/readyz").status_code == 503)
+    server.start()
+    settled(first, second)
+    assert rows(server) == exactly(1)

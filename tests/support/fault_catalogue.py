@@ -74,8 +74,9 @@ def _device(faults: Faults) -> Callable[[int, Law], Case]:
     """A fault of the device or its host, which the truth of each step tells."""
 
     def make(seed: int, law: Law) -> Case:
-        faulty = run(chats(COUNT, seed=seed), law=law, faults=faults, seed=seed)
-        return Case(faulty, _plain(COUNT, seed, law), np.arange(COUNT), faulty.faulty())
+        plain = _plain(COUNT, seed, law)
+        faulty = run(chats(COUNT, seed=seed), law=law, faults=faults, seed=seed) if faults != Faults() else plain
+        return Case(faulty, plain, np.arange(COUNT), faulty.faulty())
 
     return make
 

@@ -8,7 +8,7 @@ import pytest
 
 from collector.backup.archive import BackupError, Table, pack, unpack
 from collector.backup.restore import restore
-from collector.backup.tables import check_tables, own_tables
+from collector.backup.tables import check_part, check_tables, own_tables
 from collector.store.definitions import read_migrations
 from tests.collector.backup.archives import EMPTY, rewrite, rewrite_with_digest, run_restore
 from tests.support.stores import VERSION_2
@@ -46,10 +46,9 @@ def endpoint():
         yield f"http://127.0.0.1:{server.getsockname()[1]}/x/", called
 
 
-@pytest.mark.parametrize("kind", ["s3", "web", "local"])
-def test_a_disk_in_a_statement_is_named_and_not_asked(archive, tmp_path, endpoint, kind):
+def test_a_disk_in_a_statement_is_named_and_not_asked(archive, tmp_path, endpoint):
     url, called = endpoint
-    disk = f", disk = disk(type = {kind}, endpoint = '{url}', path = '{tmp_path}')"
+    disk = f", disk = disk(type = s3, endpoint = '{url}', path = '{tmp_path}')"
 
     def change(manifest):
         manifest["tables"]["samples"]["create"] += disk
@@ -149,16 +148,26 @@ def test_a_backup_of_a_newer_version_is_refused(backups, store, tmp_path):
         ("columns format version: 1", "columns format version: 2", "columns format version: 2"),
     ],
 )
-def test_a_column_of_a_part_that_its_table_does_not_have_is_named(archive, tmp_path, old, new, named):
+def test_a_column_of_a_part_that_its_table_does_not_have_is_named(tmp_path, old, new, named):
+    part = tmp_path / "tokens" / "all_1_1_0"
+    part.mkdir(parents=True)
+    text = "columns format version: 1\n1 columns:\n`duration_us` UInt64\n"
+    (part / "columns.txt").write_text(text)
+    check_part(part, {"duration_us": "UInt64"})
+    (part / "columns.txt").write_text(text.replace(old, new))
+    with pytest.raises(BackupError, match=f"^the backup's part tokens/all_1_1_0 has the column .{named}"):
+        check_part(part, {"duration_us": "UInt64"})
+
+
+def test_a_part_is_looked_at_before_clickhouse_reads_it(archive, tmp_path):
     with tarfile.open(archive) as tar:
         name = next(name for name in tar.getnames() if name.startswith("tables/tokens/") and "/columns.txt" in name)
         text = tar.extractfile(name).read().decode()
-    assert old in text
-    rewrite_with_digest(archive, name, text.replace(old, new).encode())
+    rewrite_with_digest(archive, name, text.replace("`duration_us` UInt64", "`duration_us` Dynamic").encode())
     restored = run_restore(archive, tmp_path / "new")
     assert restored.returncode == 1
     part = name.removeprefix("tables/").removesuffix("/columns.txt")
-    assert re.match(rf"the backup's part {part} has the column .{named}", restored.stderr), restored.stderr
+    assert restored.stderr.startswith(f"the backup's part {part} has the column '`duration_us` Dynamic'")
 
 
 def header(name="settings/x", size=0, **fields):
