@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.causes.names import PARTS
+from collector.measure.explanation import number_of_bad
 from collector.measure.times import rfc3339
 from collector.service import build_api
 from collector.slo.model import load_slos
@@ -114,20 +115,19 @@ def test_rows_have_their_causes_by_what_people_call_them_if_these_are_asked_for(
     assert api("requests", explained=True, model="other")["explained"] == []
 
 
-@pytest.mark.parametrize("good", [10, 2])
-def test_a_window_in_which_nearly_all_are_bad_is_compared_with_its_good_ones_and_with_those_before(rows, api, good):
+def test_a_window_in_which_nearly_all_are_bad_is_compared_with_its_good_ones_and_with_those_before(rows, api):
     slow = request(ttft={"own_prompt": 80, "wait_kv": 820}, rest={"batch": 150, "alone": 50}, slo_class="chat")
-    store(rows, [*chats(good), *[slow] * 90])
+    store(rows, [*chats(10), *[slow] * 90])
     for hours, n in ((20, 25), (30, 100)):
         before = NOW - hours * 3600 * SECOND
         store(rows, [(fields | {"ended": before - i}, causes) for i, (fields, causes) in enumerate(chats(n))])
-    answer = api("explain", slo="chat")
+    answer = api("explain", slo="chat", slowest=1)
     assert answer["parts"][0]["cause"] == "wait_kv"
     assert answer["parts"][0]["excess_s"] == pytest.approx(90 * 0.8)
-    assert answer["typical"]["ttft_requests"] == good + 25, "those of the day before the window, and none of older ones"
+    assert answer["typical"]["ttft_requests"] == 10 + 25, "those of the day before the window, and none of older ones"
     assert answer["typical"]["start"] == rfc3339(NOW - 900 * SECOND - 86400 * SECOND)
     assert answer["typical"]["text"].endswith(f"of the same model since {answer['typical']['start']}")
-    told = api(f"requests/{api('explain', slo='chat', slowest=1)['slowest'][0]['trace_id']}")["explained"]
+    told = api(f"requests/{answer['slowest'][0]['trace_id']}")["explained"]
     assert [one["excess_s"] for one in told["causes"] if one["cause"] == "wait_kv"] == pytest.approx([0.8])
 
 
@@ -175,8 +175,9 @@ def test_each_request_is_compared_with_its_own_model(rows, api):
     store(rows, [request(ttft={"stall": 800}, rest={"batch": 100}, model="new", slo_class="chat")])
     slower = request(ttft={"own_prompt": 400}, rest={"batch": 100}, model="small", slo_class="chat")
     store(rows, [(slower[0] | {"ended": NOW - 2000 * SECOND - i}, slower[1]) for i in range(60)])
-    assert api("explain", slo="chat")["typical"]["ttft_to_s"] == 0.3, "small has enough good ones in the window"
-    assert api("explain", slo="chat")["note"].startswith("1 requests are compared with other models")
+    answer = api("explain", slo="chat")
+    assert answer["typical"]["ttft_to_s"] == 0.3, "small has enough good ones in the window"
+    assert answer["note"].startswith("1 requests are compared with other models")
 
 
 def test_a_longer_answer_is_no_delay(rows, api):
@@ -237,11 +238,12 @@ def test_failed_and_cancelled_requests_count_up_to_their_end(rows, api):
     assert answer["sentence"].startswith("What 2 bad requests (1 failed) took")
 
 
-@pytest.mark.parametrize(("n", "who"), [(1, "1 bad request (1 failed)"), (3, "3 bad requests (all failed)")])
-def test_where_all_failed_the_sentence_says_that(rows, api, n, who):
-    failed = request(ttft={"wait_batch": 2000}, rest={}, tokens=0, status="error", slo_class="chat")
-    store(rows, [*chats(8), *[failed] * n])
-    assert who in api("explain", slo="chat")["sentence"]
+@pytest.mark.parametrize(
+    ("n", "failed", "who"),
+    [(1, 0, "1 bad request"), (1, 1, "1 bad request (1 failed)"), (3, 3, "3 bad requests (all failed)")],
+)
+def test_where_all_failed_the_sentence_says_that(n, failed, who):
+    assert number_of_bad(n, failed) == who
 
 
 def test_one_that_failed_at_once_takes_nothing_from_the_excess_of_others(rows, api):
@@ -265,7 +267,8 @@ def test_the_tail_of_a_metric(rows, api):
     assert answer["parts"][0]["without"] is None
     assert "attainment" in answer["without_hidden"]
     assert answer["sentence"].startswith("What the TTFT of the slowest 2 % of requests (0.198 s or longer)")
-    assert api("explain", metric="tpot")["parts"][0]["cause"] == "drift"
+    of_tpot = api("explain", metric="tpot")
+    assert (of_tpot["parts"][0]["cause"], of_tpot["quantile"]) == ("drift", 0.99)
     both = api("explain", metric="e2e", quantile=0)
     assert both["selected"]["requests"] == 100, "0 takes all"
     assert {part["cause"] for part in both["parts"]} == {
@@ -276,7 +279,6 @@ def test_the_tail_of_a_metric(rows, api):
         "alone",
         "drift",
     }
-    assert api("explain", metric="ttft")["quantile"] == 0.99
 
 
 def test_what_is_not_explained_yet_is_said(rows, api):
@@ -329,7 +331,8 @@ def test_the_bounds_hold_the_error_of_the_model_and_what_is_not_explained(rows, 
         rows.causes([*((row, chats(1)[0][1]) for row in found[:9]), (found[9], causes | told)])
         return by_cause(api("explain", slo="chat"))["wait_kv"]["without"]
 
-    assert asked() == {**asked(), "attainment": 0.9, "low": 0.9, "high": 1.0}, "540 ms are left, 40 of them perhaps KV"
+    bounds = {"attainment": 0.9, "low": 0.9, "high": 1.0}
+    assert asked().items() >= bounds.items(), "540 ms are left, 40 of them perhaps KV"
     assert asked(ttft_wait_kv_us=490_000, ttft_unexplained_us=0)["low"] == 1.0
     sure = asked(ttft_wait_kv_us=490_000, ttft_unexplained_us=0, error_permille=2)
     assert (sure["low"], sure["attainment"], sure["high"]) == (0.9, 1.0, 1.0), "500 ms are left, 502 perhaps"
@@ -359,9 +362,7 @@ def test_filters_choose_the_requests_and_the_typical_ones(rows, api):
         for model in ("small", "large")
     }
     assert excess == pytest.approx({"small": 0.5, "large": 0.3})
-    assert api("explain", slo_class="batch")["selected"]["requests"] == 0
     assert api("explain", model="small", metric="e2e", quantile=0)["selected"]["requests"] == 5
-    assert api("explain", start="-2h", end="-1h")["sentence"] == "No request is bad."
     assert api("explain", start="-2h", end="-1h", metric="tpot")["sentence"] == "No request has a TPOT."
 
 
@@ -369,8 +370,8 @@ def test_a_request_that_its_client_reported_too_is_explained_once(rows, api):
     server = request(ttft={"wait_kv": 900}, rest={}, tokens=1, request_id="r1")
     client = request(ttft={"unexplained": 950}, rest={}, tokens=1, request_id="r1", vantage="client")
     store(rows, [*chats(3), server, client])
-    assert api("explain", ttft="500ms")["selected"]["requests"] == 1
-    assert api("explain", ttft="500ms")["parts"][0]["cause"] == "wait_kv"
+    found = api("explain", ttft="500ms")
+    assert (found["selected"]["requests"], found["parts"][0]["cause"]) == (1, "wait_kv")
     seen = api("explain", ttft="500ms", vantage="client")
     assert (seen["selected"]["requests"], seen["parts"][0]["cause"]) == (1, "unexplained")
 
@@ -818,7 +819,6 @@ def test_the_slowest_are_told_one_by_one_and_by_model(rows, api):
     assert sum(one["time_s"] for one in models.values()) == pytest.approx(answer["selected"]["time_s"])
     assert models["b"]["parts"] == pytest.approx({"wait_kv": 3.09, "own_prompt": 0.24, "batch": 0.3})
     assert answer["by_model"][0]["model"] == "a", "the longest time first"
-    assert api("explain", slo="chat")["slowest"] == []
     tail = api("explain", metric="ttft", quantile=0.99, slowest=10)
     assert [one["trace_id"] for one in tail["slowest"]] == [found[6]["trace_id"]]
     assert tail["slowest"][0]["parts"] == pytest.approx({"wait_kv": 1.06, "own_prompt": 0.08}), "of TTFT alone"
@@ -840,7 +840,6 @@ def test_stretches_of_time_are_left_out(rows, api):
     n, attainment, told = asked()
     assert (n, attainment, {*told}) == (2, 20 / 23, both)
     assert asked((ends[10], ends[9])) == (1, 20 / 22, [found[21]["trace_id"]])
-    assert asked((ends[11], ends[10]))[0] == 2, "the end is not in it"
     assert asked((ends[10], ends[10] + 1), (ends[21], ends[21] + 1))[:2] == (0, 20 / 21)
 
 

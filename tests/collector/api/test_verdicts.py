@@ -96,7 +96,8 @@ def test_verdicts_add_up_to_the_counts_of_the_slo(api, mixed, slo):
 
 
 def test_verdicts_of_all_slos_together_add_up_to_the_summary(api, mixed):
-    counts = api("summary", start="-7d")["requests"]
+    summary = api("summary", start="-7d")
+    counts = summary["requests"]
     found = {verdict: total(api, verdict=verdict) for verdict in VERDICTS}
     assert {name: found[name] for name in ("good", "undetermined", "excused")} == {
         name: counts[name] for name in ("good", "undetermined", "excused")
@@ -112,13 +113,13 @@ def test_verdicts_of_all_slos_together_add_up_to_the_summary(api, mixed):
     assert total(api, status="in_flight", verdict="pending") == counts["in_flight"] - late - 1
     assert total(api, status="in_flight", verdict="unselected") == 1
     judged = found["good"] + found["bad"] + late + lost["bad"]
-    assert api("summary", start="-7d")["attainment"] == found["good"] / judged
+    assert summary["attainment"] == found["good"] / judged
     charted = api("timeseries", metric="attainment", step="7d", start="-7d")
     assert charted["in_flight_violations"] == late
     assert charted["points"][-1]["value"] == found["good"] / (judged - late)
 
 
-@pytest.mark.parametrize("slo", ["chat", "clients", "all"])
+@pytest.mark.parametrize("slo", ["chat", "clients"])
 def test_charts_of_an_slo_have_the_requests_that_it_judges(api, mixed, slo):
     """A client's row counts for an SLO of clients, also where the server reported the request too."""
 
@@ -140,7 +141,7 @@ def test_a_rows_verdicts_are_those_that_the_filters_select_by(api, mixed, status
     of_status = {} if status is None else {"status": status}
     everything = api("requests", start="-7d", limit=1000, vantage=["client", "server"], **of_status)["requests"]
     assert len(everything) == {None: 128, "in_flight": 4, "lost": 5}[status]
-    for verdict in VERDICTS:
+    for verdict in VERDICTS if status is None else ("good", "bad", "unselected", "pending"):
         for slo in ("chat", "clients", "all"):
             params = {"start": "-7d", "limit": 1000, "slo": slo, "verdict": verdict, **of_status}
             expected = [
