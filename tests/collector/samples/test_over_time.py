@@ -56,8 +56,7 @@ def over_time(api):
     return read
 
 
-@pytest.mark.parametrize("step", [1, 5, 10, 60])
-@pytest.mark.parametrize("every", [10, 15, 30, 60])
+@pytest.mark.parametrize(("every", "step"), [(10, 1), (10, 60), (15, 10), (30, 5), (60, 1), (60, 60)])
 @pytest.mark.parametrize("scraper", ["me", ""])
 def test_engines_that_are_sampled_apart_are_summed_in_each_bucket(samples, over_time, every, step, scraper):
     """Four engines run 5 requests each, all the time. They had shown 5 in most buckets, and 20 in none."""
