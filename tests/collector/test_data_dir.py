@@ -8,6 +8,7 @@ from collector.data_dir import lock_folder
 from collector.store.errors import StoreError
 from tests.support.collector import Collector
 from tests.support.otlp import token_body
+from tests.support.stores import new_store
 
 
 def test_what_a_collector_makes_is_for_its_user_alone(tmp_path):
@@ -53,6 +54,7 @@ def test_a_lock_of_an_older_version_is_closed_to_others(tmp_path):
 
 def test_a_collector_on_the_folder_of_up_takes_the_one_in_it(tmp_path):
     (tmp_path / "collector" / "wal").mkdir(parents=True)
+    new_store(tmp_path / "elsewhere")
     collector = Collector(tmp_path, store=f"chdb://{tmp_path}/elsewhere").start()
     assert collector.stop() == 0
     assert (tmp_path / "collector" / "lock").exists()

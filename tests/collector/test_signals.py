@@ -79,10 +79,10 @@ def gauge(name, *values, time=T0):
     return request
 
 
-@pytest.fixture
-def metrics(tmp_path):
-    """A signal of this test, in the place of the collector's metrics."""
-    schema = tmp_path / "metrics.proto"
+@pytest.fixture(scope="module")
+def metrics(tmp_path_factory):
+    """A signal of these tests, in the place of the collector's metrics."""
+    schema = tmp_path_factory.mktemp("schema") / "metrics.proto"
     schema.write_text(SCHEMA)
     return Signal(
         name="metrics",
@@ -127,21 +127,33 @@ class Running:
         return self.service.status.snapshot()
 
 
+def started(folder, metrics, **settings):
+    running = Running(folder / "data", (TRACES, LOGS, metrics), **settings)
+    for statement in (LANDING, POINTS, VIEW):
+        running.service.store.client().command(statement)
+    return running.start()
+
+
 @pytest.fixture
 def run(tmp_path, metrics):
-    """Starts services on one data folder, one after another, and stops them."""
-    started = []
+    """Starts a service, and stops it."""
+    services = []
 
     def start(*, check=check_metrics, **settings):
-        running = Running(tmp_path / "data", (TRACES, LOGS, replace(metrics, check=check)), **settings)
-        for statement in (LANDING, POINTS, VIEW):
-            running.service.store.client().command(statement)
-        started.append(running)
-        return running.start()
+        services.append(started(tmp_path, replace(metrics, check=check), **settings))
+        return services[-1]
 
     yield start
-    for running in started:
+    for running in services:
         running.service.stop()
+
+
+@pytest.fixture(scope="class")
+def running(tmp_path_factory, metrics):
+    """A process may have one store open at a time, so a class gives it back."""
+    running = started(tmp_path_factory.mktemp("running"), metrics)
+    yield running
+    running.service.stop()
 
 
 def eventually(read, wanted, timeout_s=120.0):
@@ -151,68 +163,77 @@ def eventually(read, wanted, timeout_s=120.0):
         time.sleep(0.02)
 
 
-def test_a_second_signal_goes_beside_traces_from_both_receivers_to_its_own_rows(run):
-    running = run()
-    assert running.post("/v1/metrics", gauge("kv", 0.25, 0.5).SerializeToString()).status_code == 200
-    assert running.post("/v1/traces", token_body(count=3)).status_code == 200
-    with grpc.insecure_channel(running.service.listeners["otlp-grpc"].removeprefix("http://")) as channel:
-        export = channel.unary_unary("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")
-        assert export(gauge("waiting", 7).SerializeToString(), timeout=120, wait_for_ready=True) == b""
-    eventually(
-        lambda: running.ask("SELECT name, value FROM points ORDER BY ALL"), [("kv", 0.25), ("kv", 0.5), ("waiting", 7)]
-    )
-    eventually(lambda: running.ask("SELECT count() FROM tokens"), [(3,)])
-    assert dict(running.snapshot().items_received) == {"data_points": 3, "spans": 3}
-    assert running.snapshot().spans_received == 3
+class TestRunning:
+    """One service for the tests that leave it as it is, but for rows and counts."""
 
+    def test_a_second_signal_goes_beside_traces_from_both_receivers_to_its_own_rows(self, running):
+        assert running.post("/v1/metrics", gauge("kv", 0.25, 0.5).SerializeToString()).status_code == 200
+        assert running.post("/v1/traces", token_body(count=3)).status_code == 200
+        with grpc.insecure_channel(running.service.listeners["otlp-grpc"].removeprefix("http://")) as channel:
+            export = channel.unary_unary("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")
+            assert export(gauge("waiting", 7).SerializeToString(), timeout=120, wait_for_ready=True) == b""
+        eventually(
+            lambda: running.ask("SELECT name, value FROM points ORDER BY ALL"),
+            [("kv", 0.25), ("kv", 0.5), ("waiting", 7)],
+        )
+        eventually(lambda: running.ask("SELECT count() FROM tokens"), [(3,)])
+        assert dict(running.snapshot().items_received) == {"data_points": 3, "spans": 3}
+        assert running.snapshot().spans_received == 3
 
-def test_a_second_signal_has_its_own_json_and_partial_success(run):
-    running = run()
-    document = {
-        "resourceMetrics": [
-            {
-                "scopeMetrics": [
-                    {
-                        "metrics": [
-                            {
-                                "name": "json",
-                                "gauge": {
-                                    "dataPoints": [
-                                        {"timeUnixNano": str(T0), "asDouble": 1, "exemplars": [{"traceId": "ab" * 16}]},
-                                        {"timeUnixNano": "0", "asDouble": 2},
-                                    ]
-                                },
-                            }
-                        ]
-                    }
-                ]
-            }
-        ]
-    }
-    answer = running.post("/v1/metrics", json.dumps(document), **{"content-type": "application/json"})
-    assert answer.json() == {"partialSuccess": {"rejectedDataPoints": "1", "errorMessage": "1 without a time"}}
-    eventually(lambda: running.ask("SELECT name, value FROM points"), [("json", 1)])
-    assert running.snapshot().items_rejected == {"data_points": {"time": 1}}
-    assert running.snapshot().spans_rejected == {}
+    def test_a_second_signal_has_its_own_json_and_partial_success(self, running):
+        document = {
+            "resourceMetrics": [
+                {
+                    "scopeMetrics": [
+                        {
+                            "metrics": [
+                                {
+                                    "name": "json",
+                                    "gauge": {
+                                        "dataPoints": [
+                                            {
+                                                "timeUnixNano": str(T0),
+                                                "asDouble": 1,
+                                                "exemplars": [{"traceId": "ab" * 16}],
+                                            },
+                                            {"timeUnixNano": "0", "asDouble": 2},
+                                        ]
+                                    },
+                                }
+                            ]
+                        }
+                    ]
+                }
+            ]
+        }
+        answer = running.post("/v1/metrics", json.dumps(document), **{"content-type": "application/json"})
+        assert answer.json() == {"partialSuccess": {"rejectedDataPoints": "1", "errorMessage": "1 without a time"}}
+        eventually(lambda: running.ask("SELECT value FROM points WHERE name = 'json'"), [(1,)])
+        assert running.snapshot().items_rejected["data_points"] == {"time": 1}
+        assert running.snapshot().spans_rejected == {}
 
+    def test_a_second_signal_waits_in_its_own_log_while_traces_go_on(self, running):
+        running.service.store.client().command("DROP TABLE points SYNC")
+        body = gauge("kv", 0.25).SerializeToString()
+        assert running.post("/v1/metrics", body).status_code == 200
+        eventually(lambda: running.snapshot().ready, wanted=False)
+        assert "does not take data of metrics" in running.snapshot().reason
+        assert running.post("/v1/traces", token_body(trace=2, count=3)).status_code == 200
+        eventually(lambda: running.ask("SELECT count() FROM tokens"), [(6,)])
+        eventually(lambda: running.snapshot().wal_segments_pending, 1)
+        assert "does not take data of metrics" in running.snapshot().reason, "traces that go on do not hide it"
+        assert len(list((running.data_dir / "wal_metrics").glob("*.wal"))) == 1
+        running.service.store.client().command(POINTS)
+        eventually(lambda: running.ask("SELECT name, value FROM points"), [("kv", 0.25)])
+        eventually(lambda: running.snapshot().ready, wanted=True)
+        assert running.post("/v1/metrics", body).status_code == 200
+        assert running.snapshot().payloads_duplicate == 1
 
-def test_a_second_signal_waits_in_its_own_log_while_traces_go_on(run):
-    running = run()
-    running.service.store.client().command("DROP TABLE points SYNC")
-    body = gauge("kv", 0.25).SerializeToString()
-    assert running.post("/v1/metrics", body).status_code == 200
-    eventually(lambda: running.snapshot().ready, wanted=False)
-    assert "does not take data of metrics" in running.snapshot().reason
-    assert running.post("/v1/traces", token_body(count=3)).status_code == 200
-    eventually(lambda: running.ask("SELECT count() FROM tokens"), [(3,)])
-    eventually(lambda: running.snapshot().wal_segments_pending, 1)
-    assert "does not take data of metrics" in running.snapshot().reason, "traces that go on do not hide it"
-    assert len(list((running.data_dir / "wal_metrics").glob("*.wal"))) == 1
-    running.service.store.client().command(POINTS)
-    eventually(lambda: running.ask("SELECT name, value FROM points"), [("kv", 0.25)])
-    eventually(lambda: running.snapshot().ready, wanted=True)
-    assert running.post("/v1/metrics", body).status_code == 200
-    assert running.snapshot().payloads_duplicate == 1
+    def test_other_paths_name_every_signal(self, running):
+        message = running.post("/v1/profiles", b"").json()["message"]
+        assert "logs: POST an OTLP ExportLogsServiceRequest to /v1/logs" in message
+        assert "traces: POST an OTLP ExportTraceServiceRequest to /v1/traces" in message
+        assert "metrics: POST an OTLP ExportMetricsServiceRequest to /v1/metrics" in message
 
 
 def test_a_dead_letter_names_its_signal(run):
@@ -222,14 +243,6 @@ def test_a_dead_letter_names_its_signal(run):
     (why,) = (running.data_dir / "dead_letters").glob("*.json")
     assert json.loads(why.read_text())["signal"] == "metrics"
     assert why.with_suffix(".bin").read_bytes() == b"\x0a\x05abc"
-
-
-def test_other_paths_name_every_signal(run):
-    running = run()
-    message = running.post("/v1/profiles", b"").json()["message"]
-    assert "logs: POST an OTLP ExportLogsServiceRequest to /v1/logs" in message
-    assert "traces: POST an OTLP ExportTraceServiceRequest to /v1/traces" in message
-    assert "metrics: POST an OTLP ExportMetricsServiceRequest to /v1/metrics" in message
 
 
 def test_stopping_drains_every_signal(run):

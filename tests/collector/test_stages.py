@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from unittest.mock import Mock
 
 import grpc
@@ -259,6 +260,19 @@ class Recorder:
 
 @pytest.fixture
 def service(tmp_path, monkeypatch):
+    with made_service(tmp_path, monkeypatch) as service:
+        yield service
+
+
+@pytest.fixture(scope="class")
+def looked_at(tmp_path_factory):
+    """One for a class costs half a second of CPU. A process may have one store open at a time."""
+    with pytest.MonkeyPatch.context() as patched, made_service(tmp_path_factory.mktemp("service"), patched) as service:
+        yield service
+
+
+@contextmanager
+def made_service(tmp_path, monkeypatch):
     received = []
     monkeypatch.setattr(
         "collector.service.create_otlp_app", lambda *given: received.extend(given) or create_otlp_app(*given)
@@ -278,36 +292,37 @@ def service(tmp_path, monkeypatch):
     service.store.close()
 
 
-def test_a_segment_is_told_to_those_who_read_its_rows(service):
-    writers = [stage for stage in service.real_stages if isinstance(stage, Writer)]
-    requests = ["StoreCounters.on_segment", "Joiner.on_segment", "Explainer.on_segment"]
-    assert {writer.name: [callback.__qualname__ for callback in writer._callbacks] for writer in writers} == {
-        "traces writer": requests,
-        "logs writer": requests,
-        "metrics writer": ["Live.on_samples"],
-    }
+class TestService:
+    """A service that is neither started nor stopped."""
 
+    def test_a_segment_is_told_to_those_who_read_its_rows(self, looked_at):
+        writers = [stage for stage in looked_at.real_stages if isinstance(stage, Writer)]
+        requests = ["StoreCounters.on_segment", "Joiner.on_segment", "Explainer.on_segment"]
+        assert {writer.name: [callback.__qualname__ for callback in writer._callbacks] for writer in writers} == {
+            "traces writer": requests,
+            "logs writer": requests,
+            "metrics writer": ["Live.on_samples"],
+        }
 
-def test_the_api_has_the_limits_of_the_settings(service):
-    api, given = service.real_stages[-1]._server.config.app, service._settings
-    (admission,) = [middleware for middleware in api.user_middleware if middleware.cls is Admission]
-    assert admission.kwargs["limits"] == QueryLimits(
-        concurrency=given.query_concurrency,
-        waiting=given.query_waiting,
-        timeout_s=given.query_timeout_s,
-        memory_bytes=given.query_memory_bytes,
-    )
+    def test_the_api_has_the_limits_of_the_settings(self, looked_at):
+        api, given = looked_at.real_stages[-1]._server.config.app, looked_at._settings
+        (admission,) = [middleware for middleware in api.user_middleware if middleware.cls is Admission]
+        assert admission.kwargs["limits"] == QueryLimits(
+            concurrency=given.query_concurrency,
+            waiting=given.query_waiting,
+            timeout_s=given.query_timeout_s,
+            memory_bytes=given.query_memory_bytes,
+        )
 
-
-def test_the_receivers_have_the_limits_of_the_settings(service):
-    given = service._settings
-    assert service.body_limits == BodyLimits(
-        sent=given.max_body_bytes, decompressed=given.max_decompressed_bytes, under_way=given.receive_buffer_bytes
-    )
-    assert service.over_grpc.args[1] == service.body_limits
-    assert service.over_grpc.kwargs["buffer"] is service.buffer, "both share the room for their bodies"
-    (limiter,) = {id(ingest.limiter): ingest.limiter for ingest in service.ingests}.values()
-    assert limiter.limits == TenantLimits(spans_per_s=1_000_000.0, bytes_per_s=2_000_000.0, names=3_000)
+    def test_the_receivers_have_the_limits_of_the_settings(self, looked_at):
+        given = looked_at._settings
+        assert looked_at.body_limits == BodyLimits(
+            sent=given.max_body_bytes, decompressed=given.max_decompressed_bytes, under_way=given.receive_buffer_bytes
+        )
+        assert looked_at.over_grpc.args[1] == looked_at.body_limits
+        assert looked_at.over_grpc.kwargs["buffer"] is looked_at.buffer, "both share the room for their bodies"
+        (limiter,) = {id(ingest.limiter): ingest.limiter for ingest in looked_at.ingests}.values()
+        assert limiter.limits == TenantLimits(spans_per_s=1_000_000.0, bytes_per_s=2_000_000.0, names=3_000)
 
 
 def test_a_chain_has_the_limits_of_the_settings(tmp_path):
