@@ -83,13 +83,13 @@ def test_a_burst_of_the_morning_is_an_incident_in_the_evening_and_after_a_restar
     ],
 )
 def test_two_bursts_that_are_near_are_one(bursts, expected, burns, rows):
-    rows.requests(traffic(NOW - 20 * HOUR, NOW, 12_000))
+    rows.requests(traffic(NOW - 20 * HOUR, NOW, 6000))
     for minutes_ago, length in bursts:
         began = NOW - minutes_ago * MINUTE
-        rows.requests(traffic(began, began + length * MINUTE, 40 * length, bad=1))
+        rows.requests(traffic(began, began + length * MINUTE, 20 * length, bad=1))
     found = burns()
     assert [one["severity"] for one in found] == expected
-    assert sum(one["requests_affected"] for one in found) == 40 * sum(length for _, length in bursts) * bool(expected)
+    assert sum(one["requests_affected"] for one in found) == 20 * sum(length for _, length in bursts) * bool(expected)
 
 
 def test_a_slow_leak_is_a_ticket_from_its_change_on_and_a_burst_in_it_has_an_incident_of_its_own(burns, rows):

@@ -122,15 +122,15 @@ def test_a_gate_that_is_asked_each_minute_rarely_convicts_the_innocent_and_finds
     rng = np.random.default_rng(3)
     ended = {1.0: 0, 1.5: 0}
     for slower in ended:
-        for _ in range(60):
+        for _ in range(30):
             a, b = (rng.lognormal(0, 0.8, 3000) * factor for factor in (1.0, slower))
             for n in range(100, 3001, 100):
                 pair = tuple(Sample(x[:n], np.ones(n), np.ones((1, n)), np.arange(n) // 100) for x in (a, b))
                 if against_latency("P90 TTFT", pair, 0.9, 0.2, 3).verdict == "worse":
                     ended[slower] += 1
                     break
-    assert ended[1.0] <= 4
-    assert ended[1.5] >= 55
+    assert ended[1.0] <= 2
+    assert ended[1.5] >= 27
 
 
 def test_the_same_latencies_are_good_once_there_are_enough():

@@ -261,14 +261,14 @@ def test_hostile_values_arrive_as_data(differences, rows):
 
 @pytest.mark.parametrize("planted", ["value", "pair", "nothing", "value and what follows from being bad"])
 def test_of_many_draws_what_is_planted_is_first_and_nothing_is_nothing(planted):
-    """The choice alone, without a store: 200 seeds."""
+    """The choice alone, without a store: 60 seeds."""
     conditions = [Trait(dimension=f"d{i}", value="x") for i in range(8)]
     follows = planted.endswith("bad")
     if follows:
         conditions[7] = Trait(dimension="longest_wait", value="batch")
     shares = np.array([0.5, 0.3, 0.2, 0.1, 0.4, 0.25, 0.6, 0.15])
     right = 0
-    for seed in range(200):
+    for seed in range(60):
         rng = np.random.default_rng(seed)
         met = rng.random((3000, 8)) < shares
         hit = {"pair": met[:, 0] & met[:, 1], "nothing": np.zeros(3000, bool)}.get(planted, met[:, 2])
@@ -279,7 +279,7 @@ def test_of_many_draws_what_is_planted_is_first_and_nothing_is_nothing(planted):
         found = chosen(table, {"selected": table.selected, "others": table.others}, conditions, 200)
         keys = [{conditions.index(c) for c in one.conditions} for one in found]
         right += keys[: 1 + follows] == {"pair": [{0, 1}], "nothing": []}.get(planted, [{2}, {7}][: 1 + follows])
-    assert right >= 190
+    assert right >= 57
 
 
 def test_an_attribute_for_which_no_line_is_left_does_not_stand_behind_a_consequence():

@@ -21,11 +21,10 @@ SLOS = """
 slos:
   - {name: chat, objective: "0.999", window: 7d, thresholds: {ttft: 150ms, tpot: 20ms, gap: 90ms}}
 """
-FAULTS = {
-    fault.name: fault for fault in CATALOGUE if fault.causes and not fault.limits and fault.name != "slow × 1.1, 30 s"
-}
-"""But for one by which few requests are bad, who lost more to the answers of others than to a tenth."""
-NOISY = {"burst of 100", "prompt of 1,500 tokens", "18 large and 11 small prompts in 191 ms"}
+_BY_GROUP = {fault.top[0]: fault for fault in reversed(CATALOGUE) if fault.causes and not fault.limits}
+FAULTS = {fault.name: fault for fault in _BY_GROUP.values()}
+"""The first of the catalogue of each group of causes."""
+NOISY = {"burst of 100", "prompt of 1,500 tokens"}
 """Faults of a tenant that has no other requests."""
 ENDS = {name: NOW + (2 + number) * APART_NS for number, name in enumerate(FAULTS)}
 
