@@ -42,7 +42,7 @@ class Source:
 class Reader:
     """Reads a source for one answer to one caller. `tenant` is the only one whose requests it shows; empty: all are.
 
-    It lives as long as the answer, and its times are read once. Read `complete_ns` before rows.
+    It lives as long as the answer, and its times are read once.
     """
 
     def __init__(self, source: Source, tenant: str) -> None:
@@ -54,16 +54,13 @@ class Reader:
         self.given_up_ns = source.given_up_ns
         self.not_ended: dict[str, tuple[int, InFlight]] = {}
         """What `evaluation.open_requests` has read, by its filter and end: since when, and the requests."""
+        self.complete_ns = source.complete_until()
+        """Unix nanoseconds up to which the store has the requests that ended: had, before any row was read."""
 
     @cached_property
     def now_ns(self) -> int:
         """Unix nanoseconds."""
         return self._source.clock()
-
-    @cached_property
-    def complete_ns(self) -> int:
-        """Unix nanoseconds up to which the store has the requests that ended."""
-        return self._source.complete_until()
 
     @cached_property
     def heard_until_ns(self) -> int:
