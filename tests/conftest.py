@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import signal
+import socketserver
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # CliRunner makes all commands of a command line for each that it runs, and httpx reads the CAs for each client: 0.02 s.
 for _module, _name in ((typer.testing, "_get_command"), (httpx._transports.default, "create_ssl_context")):
     setattr(_module, _name, cache(getattr(_module, _name)))
+
+# A server of a test looks each half second whether it shall end, and the test waits for it.
+socketserver.BaseServer.serve_forever.__defaults__ = (0.02,)
 
 # An example that took longer than 0.2 s failed its test on a busy machine.
 hypothesis.settings.register_profile("tests", deadline=None)

@@ -29,7 +29,7 @@ def serve():
 
     def start_server(*script):
         server = Server(*script)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)
         return server
 

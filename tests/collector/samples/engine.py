@@ -54,7 +54,7 @@ class Engine:
         self._server.daemon_threads = True
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
         self.url = f"http://{self.address}/metrics"
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self):
         self._server.shutdown()
