@@ -45,8 +45,9 @@ def test_rows_have_every_field_of_the_contract(api, rows):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("order", ["desc", "asc"])
-@pytest.mark.parametrize("sort", ["end", "ttft", "tpot", "e2e"])
+@pytest.mark.parametrize(
+    ("sort", "order"), [("end", "desc"), ("ttft", "desc"), ("tpot", "desc"), ("e2e", "asc"), ("ttft", "asc")]
+)
 def test_pages_are_slices_of_one_order(api, rows, sort, order):
     rows.requests(
         [{"ended": NOW - i % 7 * SECOND - 1, "e2e": (i * 37 % 11 + 1) * MS, "output_tokens": i % 3} for i in range(40)]
@@ -80,8 +81,7 @@ def test_rows_can_be_picked(api, rows):
     ("bounds", "found"),
     [
         ({"min_input_tokens": 9}, {"9", "20"}),
-        ({"max_input_tokens": 9}, {"0", "9"}),
-        ({"min_input_tokens": 1, "max_input_tokens": 19}, {"9"}),
+        ({"min_input_tokens": 1, "max_input_tokens": 9}, {"9"}),
     ],
 )
 def test_requests_are_chosen_by_the_length_of_their_prompts(api, rows, bounds, found):
