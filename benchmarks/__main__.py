@@ -26,6 +26,7 @@ BENCHMARKS = (
     "alerts_kv_waits",
     "alerts_counts",
     "chance",
+    "differences",
     "alerts_cost",
     "alerts",
 )

@@ -135,6 +135,10 @@ def chosen(table: Table, counts: Mapping[str, Floats], conditions: Sequence[Trai
             key = max(z, key=lambda key: (round(z[key], 6), -_rank(conditions[key[0]]), -len(key)), default=())
             if not key or not is_significant(z[key], tried):
                 break
+            if kind == 0:  # a variant that is slow under a full KV cache alone is told with the cache
+                met = [pair for pair in left if kinds[pair] == 1 and {*key} < {*pair}]
+                z |= {pair: table.conditional(left[pair], known) for pair in met}
+                key = max((key, *met), key=lambda pair: (round(z[pair], 6), -len(pair)))
             column = left.pop(key)
             known.append(column)
             behind = [

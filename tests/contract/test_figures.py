@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.differences import PLANTED
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -250,3 +252,36 @@ def test_loss_of_quality(begins, variant):
     size = [str(n[f"{variant}_kv_token_bytes"])] if variant.startswith("kv_") else []
     perplexity, kl, same = (n[f"{variant}_{name}"] for name in ("perplexity", "kl_nats", "same_first"))
     assert cells == [*size, f"{perplexity:.2f}", f"{kl:.4f}", f"{same:.1%}".replace("%", " %")]
+
+
+@pytest.mark.parametrize(
+    ("begins", "values", "size"),
+    [
+        ("a value: 25 %", 1, "25%"),
+        ("a value: 15 %", 1, "15%"),
+        ("a value: 10 %", 1, "10%"),
+        ("a pair: 50 %", 2, "50%"),
+        ("a pair: 25 %", 2, "25%"),
+        ("nothing", 0, "5%"),
+    ],
+)
+def test_how_often_what_is_planted_is_first(begins, values, size):
+    n, (_, *cells) = numbers("differences"), row(begins, "docs/compare.md")
+    counts = {name: n[f"{name}, {size}"] for name, planted in PLANTED.items() if len(planted) == values}
+
+    def share(kind):
+        return f"{100 * sum(of[kind] for of in counts.values()) / len(counts) / n['seeds']:.1f}"
+
+    name = min(counts, key=lambda name: counts[name]["first"])
+    first = f"{share('first')} (`{name}` {counts[name]['first']})" if values else f"{share('first')} say none"
+    found = [share(kind) for kind in ("named", "missed", "another", "largest_difference", "largest_lift")]
+    assert cells == [first, *(found if values else ["", "", *found[2:]])]
+    assert n["seeds"] == 200
+    if size in ("25%", "50%", "5%") and begins != "a pair: 25 %":
+        assert all(of["first"] >= 190 for of in counts.values())
+
+
+def test_a_consequence_does_not_hide_what_is_planted():
+    of = numbers("differences")["tenant, waiting, 25%"]
+    peers = f"in {of['largest_difference']} and {of['largest_lift']} for the peers"
+    assert f"first in {of['first']} of 200 draws (25 %), and {peers}" in (ROOT / "docs" / "compare.md").read_text()
