@@ -49,16 +49,13 @@ def test_requests_that_wait_for_kv_blocks_are_an_incident_although_nothing_is_ev
     assert found["start"] < answer["requests"][-1]["end"]
 
 
-@pytest.mark.parametrize(
-    ("waiting", "n", "others", "expected"),
-    [(WAITS, 9, 0, 0), (WAITS, 10, 0, 1), (WAITS, 10, 20, 0), (WAITS, 10, 19, 1),
-     ({"ttft_wait_kv_us": 399_000, "ttft_own_prompt_us": 401_000}, 40, 0, 0),
-     ({"ttft_wait_batch_us": 800_000}, 40, 0, 0)],
-)  # fmt: skip
-def test_a_few_or_a_little_are_none(store, waits, waiting, n, others, expected):
-    store(waiting, n)
-    store(RUNS, others)
-    assert len(waits()) == expected
+def test_a_few_or_a_little_are_none(store, waits):
+    little, batch = {"ttft_wait_kv_us": 399_000, "ttft_own_prompt_us": 401_000}, {"ttft_wait_batch_us": 800_000}
+    of_each = {"few": (WAITS, 9, 0), "enough": (WAITS, 10, 0), "most run": (WAITS, 10, 20), "half": (WAITS, 10, 19)}
+    for instance, (causes, n, others) in {**of_each, "little": (little, 40, 0), "batch": (batch, 40, 0)}.items():
+        store(causes, n, instance=instance)
+        store(RUNS, others, instance=instance)
+    assert {one["instance"] for one in waits()} == {"enough", "half"}
 
 
 def test_it_lasts_from_the_first_that_waited_to_the_last(store, waits):
