@@ -76,8 +76,9 @@ class SchemaLock:
         if latest["number"] != self._number:
             msg = "another collector took over the change of the store's schema; start this one again"
             raise StoreError(msg)
-        table = f"schema_lock_{self._number}{self._on_cluster}"
-        self._client.command(f"ALTER TABLE {table} MODIFY COMMENT '{_comment(latest['now_s'])}'")
+        if latest["age_s"]:  # else the comment has this second
+            table = f"schema_lock_{self._number}{self._on_cluster}"
+            self._client.command(f"ALTER TABLE {table} MODIFY COMMENT '{_comment(latest['now_s'])}'")
 
     def _acquire(self) -> bool:
         latest = self._latest()
