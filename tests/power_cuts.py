@@ -55,7 +55,7 @@ def run(disk, rounds, chance, seed):
         for client in clients:
             client.enough.set()
             client.join(120)
-    collector.wait_until(lambda: not list((collector.data_dir / "wal").glob("*.wal")))
+    collector.wait_until_stored()
     acknowledged = set().union(*(client.acknowledged for client in clients))
     with suppress(AssertionError):
         collector.wait_until(lambda: counted(collector) >= len(acknowledged), timeout_s=60)

@@ -15,7 +15,7 @@ def test_what_a_collector_makes_is_for_its_user_alone(tmp_path):
     data = tmp_path / "data"
     collector = Collector(data, store=f"chdb://{data}/store").start()  # which the collector makes, not the test
     assert collector.post(token_body(count=3)).status_code == 200
-    collector.wait_until(lambda: not list(data.glob("wal/*.wal")))
+    collector.wait_until_stored()
     collector.get("/metrics")
     assert collector.stop() == 0
     made = {path.name for path in data.iterdir()}

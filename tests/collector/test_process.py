@@ -47,7 +47,7 @@ def test_what_was_acknowledged_before_sigterm_is_in_the_store_after(tmp_path):
 def test_a_repetition_after_a_restart_is_not_stored_again_and_sigint_ends_it_too(tmp_path):
     collector = Collector(tmp_path / "data").start()
     assert collector.post(token_body(trace=1)).status_code == 200
-    collector.wait_until(lambda: not list((tmp_path / "data" / "wal").glob("*.wal")))
+    collector.wait_until_stored()
     collector.kill()
     collector.start()
     assert collector.post(token_body(trace=1)).status_code == 200
@@ -117,7 +117,7 @@ def test_a_crash_of_a_library_ends_the_process_and_what_was_acknowledged_is_stor
     collector = Collector(tmp_path / "data").start()
     for trace, number in ((1, signal.SIGSEGV), (2, signal.SIGABRT)):
         assert collector.post(token_body(trace=trace)).status_code == 200
-        collector.wait_until(lambda: "tokentrail_collector_wal_segments 0.0" in collector.get("/metrics").text)
+        collector.wait_until_stored()
         collector.process.send_signal(number)
         # The traceback of all threads, which is written first, may meet one in the middle of its work and crash itself.
         assert collector.process.wait(120) in (-number, -signal.SIGSEGV)

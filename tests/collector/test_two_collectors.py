@@ -106,7 +106,7 @@ def metric(collector, name):
 def settled(*collectors):
     """Wait until the logs are empty."""
     for collector in collectors:
-        collector.wait_until(lambda c=collector: metric(c, "tokentrail_collector_wal_segments") == 0)
+        collector.wait_until_stored()
 
 
 def rows(server):

@@ -72,6 +72,10 @@ class Collector:
             time.sleep(max(0.05, 2 * (now - asked), (now - began) / 8))
             asked = time.monotonic()
 
+    def wait_until_stored(self):
+        """Wait until the logs are empty. To ask /metrics again and again makes a forked collector refresh each time."""
+        self.wait_until(lambda: not list(self.data_dir.glob("wal*/*.wal")))
+
     def state(self):
         """What a failed wait shows: the answer of /readyz, or why there is none, and the end of the collector's log."""
         try:

@@ -105,7 +105,7 @@ def test_eight_heavy_queries_at_once_are_bounded_and_data_goes_on_arriving(fille
         assert refused.keys() == {503, 429}
         assert refused[503] >= 4  # one at a time and three that wait
         assert {answer.json()["detail"].partition(" ")[0] for answer in answers} == {"a", "too"}
-        collector.wait_until(lambda: not list((data / "wal").glob("*.wal")))
+        collector.wait_until_stored()
         metrics = collector.get("/metrics").text
         for reason, status in (("too_large", 503), ("busy", 429)):
             counted = f'tokentrail_collector_api_requests_refused_total{{reason="{reason}"}} {refused[status]}.0'

@@ -67,12 +67,16 @@ class Load(threading.Thread):
             self.ended_ns[trace] = ended_ns
 
 
+LEFT_OUT = {"explain", "processes/timeline", "overview", "verdict"}
+"""Requests are explained later, a timeline is of an hour at most, and the last two are made of what the others tell."""
+
+
 def answers(collector, end_ns):
-    """The answers of all endpoints about the requests that ended by a time, and the trail of one of them."""
+    """The answers of endpoints about the requests that ended by a time, and the trail of one of them."""
     window = f"start=2026-01-01T00:00:00Z&end={end_ns // 10**9}.{end_ns % 10**9 + 1:09}"
     found = {}
     for path in windowed(collector.get("/openapi.json").json()):
-        if path in ("explain", "processes/timeline"):  # requests are explained later; a timeline is of an hour at most
+        if path in LEFT_OUT:
             continue
         params = NEEDED.get(path, {}) | ({"step": "1d"} if path == "timeseries" else {})
         answer = collector.get(f"/api/v1/{path}?{window}&{urlencode(params)}")
@@ -112,7 +116,7 @@ def test_a_backup_under_load_restored_gives_the_same_answers(tmp_path):
     manifest = verify(tmp_path / "b.tar")
     until = manifest["until"]
     assert until in made.output
-    collector.wait_until(lambda: not list((tmp_path / "data" / "wal").glob("*.wal")))
+    collector.wait_until_stored()
     before = load.before(until)
     assert 20 < len(before) < len(load.acknowledged_ns)
     end_ns = load.ended_ns[before[-1]]
@@ -141,7 +145,7 @@ def test_a_collector_that_stops_cuts_a_backup_that_its_client_reads_slowly(tmp_p
     for n in range(55):
         request.span("GET /", trace=n + 1, attributes={"large": base64.b85encode(os.urandom(200_000)).decode()})
     assert collector.post(request.body()).status_code == 200
-    collector.wait_until(lambda: not list((tmp_path / "data" / "wal").glob("*.wal")))
+    collector.wait_until_stored()
     address = urlsplit(collector.urls["api"])
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -24,7 +24,7 @@ def filled(tmp_path_factory):
     with Collector(folder) as collector:
         for trace in (1, 2, 3):
             post_request(collector, trace)
-            collector.wait_until(lambda: not list((folder / "wal").glob("*.wal")))
+            collector.wait_until_stored()
     return folder
 
 

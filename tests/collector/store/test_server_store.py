@@ -110,7 +110,7 @@ def test_a_server_that_comes_back_with_an_empty_disk_gets_its_tables_and_what_wa
     for trace in range(41, 51):
         assert collector.post(token_body(trace=trace)).status_code == 200
     server.start()
-    collector.wait_until(lambda: "tokentrail_collector_wal_segments 0.0" in collector.get("/metrics").text)
+    collector.wait_until_stored()
     assert server.tokens() == (10, 30)
     collector.wait_until(lambda: collector.get("/readyz").status_code == 200)
     assert collector.get("/api/v1/summary").status_code == 200
