@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks.differences import HOW, PLANTED, SIZES, Drawn, draw, judged, plant
 from collector.measure.arrivals import AT_ARRIVAL
-from collector.measure.candidates import told
+from collector.measure.candidates import candidates, told
 from collector.measure.telling import Sides, Table, Trait, chosen
 from collector.measure.values import DIMENSIONS
 from collector.service import build_api
@@ -77,18 +77,18 @@ def test_a_planted_value_is_first_and_what_it_implies_stands_behind_it(differenc
 
 
 def test_the_store_counts_a_draw_of_the_benchmark_as_the_benchmark_does(api, rows):
-    """By TTFT a pair is planted, by TPOT long prompts, by the longest gap nothing. One of three counts four times."""
+    """By TTFT a pair is planted, by TPOT long answers, by the longest gap nothing. One of three counts four times."""
     random = np.random.default_rng(3)
-    traffic, (pair, prompts) = draw(random, 2500), (PLANTED[name] for name in ("model and variant", "input_tokens"))
+    traffic, (pair, answers) = draw(random, 2500), (PLANTED[name] for name in ("model and variant", "output_tokens"))
     unknown = dict.fromkeys(("cause", *AT_ARRIVAL), np.zeros(2500, bool))  # in a store without steps and causes
     traffic = replace(traffic, known={**traffic.known, **unknown})
     weight = random.choice([1.0, 1.0, 4.0], 2500)
     bad = {
         metric: plant(random, traffic, planted, size).bad
-        for metric, planted, size in (("ttft", pair, 0.6), ("tpot", prompts, 0.3), ("gap", (), 0))
+        for metric, planted, size in (("ttft", pair, 0.6), ("tpot", answers, 0.3), ("gap", (), 0))
     }
     rows.requests([_row(traffic, i, weight[i], {metric: of[i] for metric, of in bad.items()}) for i in range(2500)])
-    for metric, planted in (("ttft", pair), ("tpot", prompts), ("gap", ())):
+    for metric, planted in (("ttft", pair), ("tpot", answers), ("gap", ())):
         drawn = Drawn.of(traffic, bad[metric], weight)
         found, everything, tried = told(drawn.rows(), drawn.edges, drawn.together)
         got = api("differences", metric=metric, at_least="600ms")
@@ -276,6 +276,34 @@ def test_hostile_values_arrive_as_data(differences, rows):
     rows.requests(_traffic(rng, 800, lambda r: 0.5, tenant=name) + _traffic(rng, 800, lambda r: 0.02))
     got = differences()
     assert _first(got) == {("tenant", name)}
+
+
+def test_a_number_is_counted_on_both_sides_of_each_edge_where_it_is_known():
+    counts = {"0": (1, 10), "1": (2, 20), "2": (4, 40), "-1": (8, 80)}
+    rows = [{"name": "n", "value": value, "selected": one, "others": rest} for value, (one, rest) in counts.items()]
+    found = {one.condition.value: one for one in candidates(rows, {"n": [100, 900]})}
+    sides = {value: (one.selected, one.others) for value, one in found.items()}
+    assert sides == {
+        "at least 100": (6, 60),
+        "less than 100": (1, 10),
+        "at least 900": (4, 40),
+        "less than 900": (3, 30),
+    }
+    assert {one.among for one in found.values()} == {Sides(7, 70)}
+
+
+def test_all_values_and_the_pairs_of_the_best_count_as_tried():
+    random = np.random.default_rng(1)
+    drawn = plant(random, draw(random), PLANTED["input_tokens"], 0.25)
+    best = []
+
+    def together(of):
+        best.extend(of)
+        return drawn.together(of)
+
+    _, _, tried = told(drawn.rows(), drawn.edges, together)
+    assert tried == len([*candidates(drawn.rows(), drawn.edges)]) + len(best) * (len(best) - 1) / 2
+    assert max(Counter(one.condition.dimension for one in best).values()) == 3
 
 
 @pytest.mark.parametrize("how", ["", "sampled", "waiting"])
