@@ -85,8 +85,8 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
             idle_per_s = idle.cpu_s / idle.wall_s
             for name, rules in groups.items():
                 say(f"{len(rules)} rules: {name}")
-                found = spent(folder, rules, address, seconds)
-                ms = (found.cpu_s - idle_per_s * found.wall_s) / max(found.evaluations, 1) * 1000
+                cost = spent(folder, rules, address, seconds)
+                ms = (cost.cpu_s - idle_per_s * cost.wall_s) / max(cost.evaluations, 1) * 1000
                 numbers[f"{name}, CPU ms per evaluation"] = round(ms, 1)
     numbers["scrapes alone (floor), CPU ms per s"] = round(idle_per_s * 1000, 1)
     publish("alerts_cost", numbers, packages=("psutil", "chdb", "clickhouse-connect"), quick=quick, path=json)
@@ -251,8 +251,8 @@ def spent(folder: Path, rules: list[dict[str, Any]], scraped: str, seconds: floa
 
 def _evaluations(url: str) -> float:
     text = httpx.get(f"{url}/metrics", trust_env=False).text
-    found = re.search(r"^prometheus_rule_group_duration_seconds_count (\S+)$", text, re.MULTILINE)
-    return float(found[1]) if found else 0.0
+    match = re.search(r"^prometheus_rule_group_duration_seconds_count (\S+)$", text, re.MULTILINE)
+    return float(match[1]) if match else 0.0
 
 
 def _wait_ready(url: str, timeout_s: float = 60.0) -> None:

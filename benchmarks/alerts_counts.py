@@ -54,7 +54,7 @@ def main(
         "no_telemetry": f"at night {AT_NIGHT:.0%} of the traffic at noon",
         "data_left_out": f"{LEFT_OUT_PER_H:g} payload an hour is refused",
     }
-    found: dict[str, dict[str, float]] = {name: {} for name in healthy}
+    tickets: dict[str, dict[str, float]] = {name: {} for name in healthy}
     for per_minute in PER_MINUTE:
         for sigma in SIGMAS:
             begun = dict.fromkeys(healthy, 0)
@@ -62,8 +62,8 @@ def main(
                 for name, on in month(random, per_minute, sigma).items():
                     begun[name] += begins(name, on)
             for name, times in begun.items():
-                found[name][f"{per_minute}/min, σ {sigma}"] = times / months
-    numbers: dict[str, Any] = {"months": months, "healthy": healthy, "tickets in 30 days": found}
+                tickets[name][f"{per_minute}/min, σ {sigma}"] = times / months
+    numbers: dict[str, Any] = {"months": months, "healthy": healthy, "tickets in 30 days": tickets}
     publish("alerts_counts", numbers, packages=("numpy",), quick=quick, path=json)
 
 
@@ -83,7 +83,7 @@ def month(random: np.random.Generator, per_minute: int, sigma: float) -> Mapping
     full = blocks > float(rule["kv_full"].ratio or 0)
     unknown, judged = (within(of, steps(lacking.over)) for of in (undetermined, arrivals - undetermined))
     candidates = within(arrivals, steps(rule["nothing_judged"].over))
-    found = {
+    holds = {
         "kv_eviction": (evicted > float(eviction.ratio or 0) * (ended + running)) & (evicted >= eviction.least),
         "kv_full": within(full, steps(rule["kv_full"].over)) == steps(rule["kv_full"].over),
         "budget_forecast": forecast(random, expected),
@@ -95,7 +95,7 @@ def month(random: np.random.Generator, per_minute: int, sigma: float) -> Mapping
         "no_telemetry": within(by_day, 120 // STEP_S)[7 * DAY :] == 0,
         "data_left_out": within(left_out, steps(rule["data_left_out"].over)) >= rule["data_left_out"].least,
     }
-    return {name: on[-30 * DAY :] for name, on in found.items()}
+    return {name: on[-30 * DAY :] for name, on in holds.items()}
 
 
 def in_flight(random: np.random.Generator, arrivals: NDArray[np.int64], sigma: float) -> tuple[Numbers, Numbers]:

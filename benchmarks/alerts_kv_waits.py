@@ -31,8 +31,8 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
     """Simulate and print. A day of each engine takes 2 minutes of one core; --quick is two hours."""
     days = 1 / 12 if quick else 1.0
     random = np.random.default_rng(1)
-    found = [tickets(random, per_s, blocks, days) for per_s, blocks in ENGINES]
-    publish("alerts_kv_waits", {"days": days, "engines": found}, packages=("numpy",), quick=quick, path=json)
+    engines = [tickets(random, per_s, blocks, days) for per_s, blocks in ENGINES]
+    publish("alerts_kv_waits", {"days": days, "engines": engines}, packages=("numpy",), quick=quick, path=json)
 
 
 def tickets(random: np.random.Generator, per_s: float, blocks: int, days: float) -> dict[str, Any]:

@@ -94,8 +94,8 @@ def run_section(name: str, quick: bool, vllm: Path | None) -> dict[str, Any]:
     ended = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=SECTION_TIMEOUT_S
     )
-    found: dict[str, Any] = codec.loads(ended.stdout.splitlines()[-1])
-    return found
+    numbers: dict[str, Any] = codec.loads(ended.stdout.splitlines()[-1])
+    return numbers
 
 
 def measured(section: str, quick: bool, vllm: Path | None) -> dict[str, Any]:

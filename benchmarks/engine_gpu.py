@@ -184,10 +184,10 @@ def peer_seconds(size: Load, device: Device) -> float:
     with torch.device(device.target):
         model = peer.LlamaForCausalLM(peer_config).to(device.dtype).eval()
     options = peer.GenerationConfig(max_new_tokens=size.new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    found = 0.0
+    seconds = 0.0
     for _ in range(2):
-        found = timed(lambda: model.generate_batch(prompts(size.batch, size.context), generation_config=options))
-    return found
+        seconds = timed(lambda: model.generate_batch(prompts(size.batch, size.context), generation_config=options))
+    return seconds
 
 
 if __name__ == "__main__":

@@ -79,9 +79,9 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
             if name == PEER:
                 numbers[f"{name}_perplexity"] = compared(exact, peer(windows), windows)["perplexity"]
             else:
-                found, sizes = measured(path, VARIANTS[name], windows)
-                numbers |= {f"{name}_{key}": value for key, value in (compared(exact, found, windows) | sizes).items()}
-                del found
+                logs, sizes = measured(path, VARIANTS[name], windows)
+                numbers |= {f"{name}_{key}": value for key, value in (compared(exact, logs, windows) | sizes).items()}
+                del logs
             gc.collect()
             if partial:
                 partial.write_text(codec.dumps(numbers))
@@ -99,8 +99,8 @@ def measured(path: Path, variant: Variant, windows: list[list[int]]) -> tuple[li
         cache_format.rotation = None
     weights = file.weights(variant.dtype, CPU, variant.quantization)
     model = Llama(config, weights, WINDOW, cache_format)
-    found = [log_probabilities(model, window) for window in windows]
-    return found, {"weight_bytes": weights.nbytes, "kv_token_bytes": model.new_cache(1, 1).nbytes}
+    logs = [log_probabilities(model, window) for window in windows]
+    return logs, {"weight_bytes": weights.nbytes, "kv_token_bytes": model.new_cache(1, 1).nbytes}
 
 
 @torch.inference_mode()
@@ -117,10 +117,10 @@ def log_probabilities(model: Llama, ids: list[int]) -> torch.Tensor:
     return model.logits(model.forward(batch, model.new_cache(1, len(ids)))).float().log_softmax(-1)
 
 
-def compared(exact: list[torch.Tensor], found: list[torch.Tensor], windows: list[list[int]]) -> dict[str, float]:
+def compared(exact: list[torch.Tensor], of_variant: list[torch.Tensor], windows: list[list[int]]) -> dict[str, float]:
     """Perplexity of a variant, and its mean KL and agreement with float32."""
     surprise, kl, agreed, tokens = 0.0, 0.0, 0, 0
-    for right, log_p, window in zip(exact, found, windows, strict=True):
+    for right, log_p, window in zip(exact, of_variant, windows, strict=True):
         targets = torch.tensor(window[1:]).unsqueeze(1)
         surprise -= float(log_p[:-1].gather(1, targets).double().sum())
         kl += float((right.exp() * (right - log_p)).sum(-1)[:-1].double().sum())

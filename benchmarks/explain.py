@@ -41,10 +41,10 @@ def main(
     """Run the catalogue. It takes 4 minutes of one core; --quick is one seed and the small scatter."""
     numbers: dict[str, Any] = {}
     for fault in CATALOGUE:
-        found = [
+        runs = [
             one_run(fault, seed, noise) for noise in NOISE[: 1 if quick else 2] for seed in SEEDS[: 1 if quick else 3]
         ]
-        numbers[fault.name] = together(found)
+        numbers[fault.name] = summary(runs)
         print(f"{fault.name:42} {numbers[fault.name]}", flush=True)
     numbers["cpu_us_per_request"] = cost()
     publish("explain", numbers, packages=("numpy",), quick=quick, path=json)
@@ -91,14 +91,14 @@ def foretold(fault: Fault, case: Case, reference: StepModel | None, ttft: int, t
         left_out=case.added,
     )
     assert replayed is not None
-    found = replayed.attainment(np.zeros(len(case.added)), ttft=ttft, tpot=tpot)
-    assert found is not None
+    share = replayed.attainment(np.zeros(len(case.added)), ttft=ttft, tpot=tpot)
+    assert share is not None
     truth = float(case.plain.good(ttft=ttft, tpot=tpot).mean())
     return {
         "with": float(case.faulty.good(ttft=ttft, tpot=tpot)[case.rows].mean()),
         "without": truth,
-        "foretold": found.attainment,
-        "covered": found.low <= truth <= found.high,
+        "foretold": share.attainment,
+        "covered": share.low <= truth <= share.high,
     }
 
 
@@ -116,20 +116,20 @@ def culprits(case: Case, reference: StepModel | None) -> dict[str, int]:
         if not times or max(times.values()) < 5 * MS:
             continue
         total += 1
-        found: dict[int, float] = defaultdict(float)
+        suffered_ns: dict[int, float] = defaultdict(float)
         for culprits in culprits_of(victim, *case.faulty.tables, reference=reference).values():
             for one in culprits:
-                found[one.row] += one.time_ns
-        worst = max(found, key=lambda row: found[row], default=-1)
+                suffered_ns[one.row] += one.time_ns
+        worst = max(suffered_ns, key=lambda row: suffered_ns[row], default=-1)
         named += times.get(worst, 0.0) >= 0.95 * max(times.values())
     return {"victims": total, "named": named}
 
 
-def taken(found: Run, victim: int) -> dict[int, float]:
+def taken(run: Run, victim: int) -> dict[int, float]:
     """By request, the ns of a victim's life in which its prompt was computed."""
-    start, end = (int(found.requests[name][victim]) - EPOCH for name in ("start", "end"))
+    start, end = (int(run.requests[name][victim]) - EPOCH for name in ("start", "end"))
     times: dict[int, float] = defaultdict(float)
-    for step in found.truth:
+    for step in run.truth:
         both = max(0, min(end, step.end) - max(start, step.start)) / (step.end - step.start)
         for number, _, time_ns in step.chunks:
             if both and number != victim:
@@ -137,25 +137,25 @@ def taken(found: Run, victim: int) -> dict[int, float]:
     return times
 
 
-def together(found: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """All runs of one fault."""
     result: dict[str, Any] = {
-        "runs": len(found),
-        "blamed_most": max(one["blamed"] for one in found),
-        "unexplained_most": max(one["unexplained"] for one in found),
+        "runs": len(runs),
+        "blamed_most": max(one["blamed"] for one in runs),
+        "unexplained_most": max(one["unexplained"] for one in runs),
     }
-    if "injected_s" in found[0]:
-        errors = [one["found_s"] / one["injected_s"] - 1 for one in found]
+    if "injected_s" in runs[0]:
+        errors = [one["found_s"] / one["injected_s"] - 1 for one in runs]
         result |= {
-            "injected_s": [round(one["injected_s"], 2) for one in found],
-            "found_s": [round(one["found_s"], 2) for one in found],
+            "injected_s": [round(one["injected_s"], 2) for one in runs],
+            "found_s": [round(one["found_s"], 2) for one in runs],
             "error_worst": max(errors, key=abs),
             "error_median": float(np.median(np.abs(errors))),
-            "top_right": sum(one["right"] for one in found),
-            "tops": sorted({one["top"] for one in found}),
+            "top_right": sum(one["right"] for one in runs),
+            "tops": sorted({one["top"] for one in runs}),
         }
-    if "replays" in found[0]:
-        replays = [run for one in found for run in one["replays"]]
+    if "replays" in runs[0]:
+        replays = [run for one in runs for run in one["replays"]]
         points = [100 * (run["foretold"] - run["without"]) for run in replays]
         result["replay"] = {
             "replays": len(replays),
@@ -164,8 +164,8 @@ def together(found: list[dict[str, Any]]) -> dict[str, Any]:
             "points_worst": max(points, key=abs),
             "covered": sum(run["covered"] for run in replays),
         }
-    if "victims" in found[0]:
-        result |= {name: sum(one[name] for one in found) for name in ("victims", "named")}
+    if "victims" in runs[0]:
+        result |= {name: sum(one[name] for one in runs) for name in ("victims", "named")}
     return result
 
 
@@ -178,15 +178,15 @@ def cost() -> dict[str, float]:
         "explain": lambda: explain_process(*tables, reference=reference),
         "learn": lambda: learn(*tables, former=reference),
     }
-    found = {}
+    costs = {}
     for name, call in calls.items():
         times = []
         for _ in range(7):
             begun = time.process_time()
             call()
             times.append((time.process_time() - begun) / count * 1e6)
-        found[name] = round(min(times), 1)
-    return found
+        costs[name] = round(min(times), 1)
+    return costs
 
 
 if __name__ == "__main__":

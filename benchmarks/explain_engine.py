@@ -61,14 +61,14 @@ def one_seed(model: Any, seed: int, count: int) -> dict[str, Any]:
     long = Load([3 * S], [list(range(1500))], [20])
     load, (guilty,) = chatting().with_more(long)
     delayed, stormy = ran(load), ran(chatting(), FEW)
-    found = _parts(frozen, reference)
+    parts = _parts(frozen, reference)
     return {
         "r2": reference.r2,
         "sigma": reference.sigma,
         "blamed": _share(_parts(plain, reference), "stall", "drift"),
         "blamed_on_drift": _share(_parts(plain, reference), "drift"),
         "machine": median(speeds[1]) / median(speeds[0]),
-        "freeze": {"injected_s": float(frozen.faulty().sum()) / 1e9, "found_s": _sum(found, "stall")},
+        "freeze": {"injected_s": float(frozen.faulty().sum()) / 1e9, "found_s": _sum(parts, "stall")},
         "prompt": _named(delayed, guilty, reference),
         "storm": {"largest": _grown(_parts(stormy, reference) - _parts(plain, reference))},
     }

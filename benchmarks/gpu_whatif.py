@@ -51,10 +51,10 @@ def main(
         numbers[f"{name}_recorded"] = float(good(trace, **promise).mean())
         numbers[f"{name}_rerun"] = float(good(rerun, **promise).mean())
         for kind, run in runs.items():
-            found = run.attainment(good(trace, **promise), **promise) if run else None
-            if found:
-                numbers[f"{name}_{kind}"] = found.attainment
-                numbers[f"{name}_{kind}_low"], numbers[f"{name}_{kind}_high"] = found.low, found.high
+            told = run.attainment(good(trace, **promise), **promise) if run else None
+            if told:
+                numbers[f"{name}_{kind}"] = told.attainment
+                numbers[f"{name}_{kind}_low"], numbers[f"{name}_{kind}_high"] = told.low, told.high
     publish("gpu_whatif", numbers, packages=("numpy", "chdb"), quick=False, path=json)
 
 

@@ -254,11 +254,11 @@ def nginx_version() -> str:
 
 def litellm_version(command: str) -> str:
     """The version of LiteLLM in the command's environment, or `absent`."""
-    found = shutil.which(command)
-    if found is None:
+    program = shutil.which(command)
+    if program is None:
         return "absent"
     asked = "import importlib.metadata as m; print(m.version('litellm'))"
-    python = Path(found).parent / "python"
+    python = Path(program).parent / "python"
     return (
         subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False).stdout.strip() or "unknown"
     )

@@ -160,8 +160,8 @@ def main(
             return
         numbers = places.pop(0).measured(lambda store, now_ns: measure_itl(store, now_ns, rounds))
         for rows, place in places.items():
-            found = place.measured(lambda store, now_ns: measure(store, now_ns, rounds))
-            numbers |= {f"{name}_{rows}": value for name, value in found.items()}
+            of_place = place.measured(lambda store, now_ns: measure(store, now_ns, rounds))
+            numbers |= {f"{name}_{rows}": value for name, value in of_place.items()}
     publish("query_10m", numbers, packages=("chdb-core", "clickhouse-connect", "fastapi"), quick=quick, path=json)
     if chart:
         lines = {
@@ -352,18 +352,18 @@ def _merge_arrivals(store: Store, now_ns: int) -> None:
 def _newest_trace(client: TestClient, days: int) -> str:
     """The newest request that ended so many days ago or earlier."""
     params: dict[str, Any] = {"limit": 1, "start": f"-{days + 1}d", "end": f"-{days}d"}
-    found: str = client.get("/api/v1/requests", params=params).json()["requests"][0]["trace_id"]
-    return found
+    trace_id: str = client.get("/api/v1/requests", params=params).json()["requests"][0]["trace_id"]
+    return trace_id
 
 
 def measure_itl(store: Store, now_ns: int, rounds: int) -> dict[str, float]:
     """The numbers of the store with an hour of many tokens."""
     queries = Queries(store)
     window = Window(now_ns - HOUR_NS, now_ns, TRUE)
-    found = itl(queries, window)
+    tokens = itl(queries, window)
     peer = {"start_ns": window.start_ns}
     return {
-        "itl_1h_tokens": found.count,
+        "itl_1h_tokens": tokens.count,
         "itl_1h_cpu_ms": cpu_ms(lambda: itl(queries, window), rounds)[1],
         "itl_1h_peer_cpu_ms": cpu_ms(lambda: store.query(_ALL_TOKENS, peer), rounds)[1],
     }

@@ -85,12 +85,12 @@ def under_load(
         chance = random.Random(name)  # a load, no secret
         with httpx.Client(timeout=60, trust_env=False) as client:
             while not stop.is_set():
-                found: Counter[str] = Counter()
+                answered: Counter[str] = Counter()
                 try:
-                    work(client, chance, found)
+                    work(client, chance, answered)
                 except httpx.TimeoutException:
-                    found["given up"] += 1
-                answers.update({f"{name.split()[0]}_answers_{key}": count for key, count in found.items()})
+                    answered["given up"] += 1
+                answers.update({f"{name.split()[0]}_answers_{key}": count for key, count in answered.items()})
 
     threads = [threading.Thread(target=repeat, args=work, daemon=True) for work in works.items()]
     samples: dict[str, list[tuple[float, float, int, int]]] = {name: [] for name in processes}

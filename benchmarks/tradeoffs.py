@@ -230,8 +230,8 @@ async def answers_of(url: str, asks: list[Ask], *, collect: bool = True) -> list
 def get(collector: Any, path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
     """An answer of the collector's API."""
     answer = collector.http.get(f"{collector.urls['api']}/api/v1/{path}", params=parameters)
-    found: dict[str, Any] = answer.raise_for_status().json()
-    return found
+    content: dict[str, Any] = answer.raise_for_status().json()
+    return content
 
 
 def until_stored(collector: Any, window: Mapping[str, str], count: int) -> None:

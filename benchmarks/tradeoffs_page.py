@@ -36,7 +36,7 @@ def main(
 def fill(page: str, text: str, name: str = "benchmarks.tradeoffs_page") -> str:
     """The page with this text between the two marks of a module."""
     place = re.compile(rf"(<!-- {re.escape(name)}: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
-    return place.sub(lambda found: f"{found[1]}{text}{found[2]}", page)
+    return place.sub(lambda match: f"{match[1]}{text}{match[2]}", page)
 
 
 def compared(runs: list[dict[str, Any]], techniques: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,19 +46,19 @@ def compared(runs: list[dict[str, Any]], techniques: Mapping[str, Any]) -> dict[
         by_name.setdefault(run["technique"], {})[run["repetition"]] = run
     logs = {metric: _logs(by_name, metric) for metric in METRICS}
     spreads = {metric: _spread([*logs[metric].values()]) for metric in METRICS}
-    found = {}
+    by_technique = {}
     for name, technique in techniques.items():
         own, other = by_name[name], technique.get("against", "baseline")
         both = sorted(own.keys() & by_name[other].keys())
         if own:
-            found[name] = {
+            by_technique[name] = {
                 "repetitions": len(own),
                 "requests": sum(run["requests"] for run in own.values()),
                 "values": _values([*own.values()]),
                 "ratios": {m: _ratio(logs[m][name], logs[m][other], spreads[m]) for m in METRICS},
                 "same_answers": _same([(own[i]["answers"], by_name[other][i]["answers"]) for i in both]),
             }
-    return found
+    return by_technique
 
 
 def _logs(by_name: Mapping[str, Mapping[int, dict[str, Any]]], metric: str) -> dict[str, dict[int, float]]:
@@ -136,7 +136,7 @@ def _same(pairs: list[tuple[list[str], list[str]]]) -> float | None:
 def table(report: Mapping[str, Any], techniques: Mapping[str, Any]) -> str:
     """The values of each technique, and the claims beside the measured ratios."""
     numbers = report["numbers"]
-    found = numbers["techniques"]
+    measured = numbers["techniques"]
     text = (
         f"{numbers['rate_per_s']:.2f} requests/s, {numbers['requests']} a run, {report['machine']['cores']} cores "
         f"of {report['machine']['cpu']}, load before it {report['machine']['load_1m']}. Goodput: TTFT ≤ "
@@ -145,7 +145,7 @@ def table(report: Mapping[str, Any], techniques: Mapping[str, Any]) -> str:
         "| memory | same answers |\n"
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
     )
-    for name, one in found.items():
+    for name, one in measured.items():
         v = one["values"]
         text += (
             f"| {name} | {one['repetitions']}, {one['requests']} | {_s(v['ttft_p50'])}, {_s(v['ttft_p99'])} "
@@ -155,8 +155,8 @@ def table(report: Mapping[str, Any], techniques: Mapping[str, Any]) -> str:
         )
     text += "\n| technique | claim | here, as a ratio (95 %) | why |\n| --- | --- | --- | --- |\n"
     for name, technique in techniques.items():
-        if technique["claim"] and name in found:
-            ratios = found[name]["ratios"]
+        if technique["claim"] and name in measured:
+            ratios = measured[name]["ratios"]
             here = "<br>".join(judged(metric, side, ratios[metric]) for metric, side in technique["expect"].items())
             against = technique.get("against", "baseline")
             text += f"| {name}, against {against} | {technique['claim']} | {here} | {technique['why'].strip()} |\n"

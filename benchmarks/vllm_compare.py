@@ -77,28 +77,28 @@ def _clients(
     for call in calls:
         if call.kind == "too_long":
             continue
-        found = by_id.get(call.request_id, [])
-        of_call = [token for row in found for token in tokens.get((row.trace_id, row.span_id), [])]
-        said = sum(row.attributes["gen_ai.usage.output_tokens"] for row in found)
+        rows = by_id.get(call.request_id, [])
+        of_call = [token for row in rows for token in tokens.get((row.trace_id, row.span_id), [])]
+        said = sum(row.attributes["gen_ai.usage.output_tokens"] for row in rows)
         if call.kind == "prompts":
-            wrong["requests"] += len(found) != ids[call.request_id]
+            wrong["requests"] += len(rows) != ids[call.request_id]
             wrong["tokens"] += said != 2 * (call.output_tokens or 0)
             continue
-        wrong["requests"] += len(found) != 1
-        wrong["status"] += any(not _agree(row, call) for row in found)
-        wrong["input_tokens"] += any(row.attributes["gen_ai.usage.input_tokens"] != call.input_tokens for row in found)
-        wrong["engine"] += any(row.resource.get("tokentrail.engine") != "vllm" for row in found)
+        wrong["requests"] += len(rows) != 1
+        wrong["status"] += any(not _agree(row, call) for row in rows)
+        wrong["input_tokens"] += any(row.attributes["gen_ai.usage.input_tokens"] != call.input_tokens for row in rows)
+        wrong["engine"] += any(row.resource.get("tokentrail.engine") != "vllm" for row in rows)
         if call.kind == "traced":
             wrong["trace"] += any(
-                (f"{row.trace_id:032x}", f"{row.parent_id:016x}") != tuple(PARENT.split("-")[1:3]) for row in found
+                (f"{row.trace_id:032x}", f"{row.parent_id:016x}") != tuple(PARENT.split("-")[1:3]) for row in rows
             )
-            wrong["tenant"] += any(row.attributes.get("tokentrail.tenant") != "acme" for row in found)
+            wrong["tenant"] += any(row.attributes.get("tokentrail.tenant") != "acme" for row in rows)
         if call.status == "ok":
             wrong["tokens"] += said != call.output_tokens or len(of_call) != said
             wrong["chunks"] += bool(call.arrivals) and len(call.arrivals) != said
         else:
             wrong["tokens"] += said < len(call.arrivals)
-            cancelled = [row for row in found if row.attributes["tokentrail.status"] == "cancelled"]
+            cancelled = [row for row in rows if row.attributes["tokentrail.status"] == "cancelled"]
             aborts += [(row.end_ns - call.ended_ns) / 1e6 for row in cancelled]
         if call.arrivals and of_call and call.choices == 1:
             ends = sorted(token.end_ns for token in of_call)
@@ -117,11 +117,11 @@ def _agree(row: Span, call: Call) -> bool:
 
 
 def _children(spans: list[Span], name: str) -> dict[Key, list[Span]]:
-    found: dict[Key, list[Span]] = {}
+    children: dict[Key, list[Span]] = {}
     for span in spans:
         if span.name == name:
-            found.setdefault((span.trace_id, span.parent_id), []).append(span)
-    return found
+            children.setdefault((span.trace_id, span.parent_id), []).append(span)
+    return children
 
 
 def _with_another(tokens: dict[Key, list[Span]]) -> int:

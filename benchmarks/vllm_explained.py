@@ -34,8 +34,8 @@ def explained(traces: bytes) -> dict[str, Any]:
         [tables] = processes(store).values()  # type: ignore[no-untyped-call]
         store.close()
     requests, phases, steps = tables.requests, tables.phases, tables.steps
-    found = explain_process(requests, phases, steps, kv_events=tables.kv_events)
-    parts = found.ttft_us.astype(np.int64) + found.rest_us
+    explanation = explain_process(requests, phases, steps, kv_events=tables.kv_events)
+    parts = explanation.ttft_us.astype(np.int64) + explanation.rest_us
     lost_place = np.isin(requests["key"], phases["key"][phases["name"] == "preempted"])
     [long] = np.flatnonzero(requests["input_tokens"] >= LONG_PROMPT)
     prefill = (phases["key"] == requests["key"][long]) & (phases["name"] == "prefill")
@@ -44,12 +44,12 @@ def explained(traces: bytes) -> dict[str, Any]:
     first = requests["start"] + requests["ttft_ns"]
     beside = np.flatnonzero((first < begin) & (requests["end"] > end))
     named = sum(bool(_worst(int(one), tables) == long) for one in beside)
-    holds = found.model is not None
+    holds = explanation.model is not None
     return {
-        "levels": dict(Counter(found.level.tolist())),
-        "law_steps": found.model.n if found.model else None,
-        "law_r2": found.model.r2 if found.model else None,
-        "law_sigma": found.model.sigma if found.model else None,
+        "levels": dict(Counter(explanation.level.tolist())),
+        "law_steps": explanation.model.n if explanation.model else None,
+        "law_r2": explanation.model.r2 if explanation.model else None,
+        "law_sigma": explanation.model.sigma if explanation.model else None,
         "unexplained_share": float(parts[:, PARTS.index("unexplained")].sum() / parts.sum()),
         "largest": {PARTS[i]: float(parts[:, i].sum() / 1e6) for i in np.argsort(-parts.sum(0))[:5].tolist()},
         "preempted_requests": int(lost_place.sum()),
@@ -63,5 +63,5 @@ def explained(traces: bytes) -> dict[str, Any]:
 
 def _worst(victim: int, tables: Tables) -> int | None:
     """The request whose prompt delayed a decoding one the longest."""
-    found = culprits_of(victim, tables.requests, tables.phases, tables.steps).get(("others_prompts", "rest"))
-    return found[0].row if found else None
+    culprits = culprits_of(victim, tables.requests, tables.phases, tables.steps).get(("others_prompts", "rest"))
+    return culprits[0].row if culprits else None

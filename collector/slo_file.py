@@ -67,9 +67,9 @@ class SloFile:
         if path:
 
             def read(path: Path) -> tuple[Slo, ...]:
-                found = load_slos(path)
-                check(found)
-                return found
+                slos = load_slos(path)
+                check(slos)
+                return slos
 
             self._file = WatchedFile(path, read, what="the SLOs", told=_told, monotonic_s=monotonic_s)
             self._slos = self._file.get()
@@ -82,11 +82,11 @@ class SloFile:
         if self._file is None:
             return self._slos
         with self._lock:
-            found = self._file.get()
-            if found is not self._slos:
-                self._slos = found
-                self._history.note(found, self._clock())
-            return found
+            slos = self._file.get()
+            if slos is not self._slos:
+                self._slos = slos
+                self._history.note(slos, self._clock())
+            return slos
 
     @property
     def problem(self) -> str:

@@ -23,10 +23,10 @@ Version = tuple[int, ...] | None
 def file_version(path: Path) -> Version:
     """The version of a file."""
     try:
-        found = path.stat()
+        info = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_ctime_ns, found.st_size  # ctime: chmod and chown may make it readable
+    return info.st_ino, info.st_ctime_ns, info.st_size  # ctime: chmod and chown may make it readable
 
 
 class WatchedFile(Generic[T]):

@@ -93,10 +93,10 @@ def _found(base: str, key: str | None, query: Query) -> dict[str, Any]:
 
 
 def _offered(base: str, key: str | None, query: Query) -> dict[str, Any]:
-    found = _asked(base, key, query, OFFER_TIMEOUT_S)
-    if isinstance(found, Problem):
+    answer = _asked(base, key, query, OFFER_TIMEOUT_S)
+    if isinstance(answer, Problem):
         raise _Unanswered
-    return found
+    return answer
 
 
 class _Unanswered(Exception):

@@ -81,8 +81,8 @@ def absolute(text: str, now: datetime) -> str:
     """A time relative to now (`now`, `-1h30m`) or in unix seconds as RFC 3339. Others are for the API to refuse."""
     if _UNIX.fullmatch(text):
         return written(datetime.fromtimestamp(float(text), UTC))
-    found = _RELATIVE.fullmatch(text)
-    if text != "now" and not found:
+    match = _RELATIVE.fullmatch(text)
+    if text != "now" and not match:
         return text
     parts = re.findall(r"(\d+(?:\.\d+)?)(d|h|ms|m|s)", text)
     ago = timedelta(seconds=sum(float(n) * _UNITS[unit] for n, unit in parts))
@@ -298,10 +298,10 @@ def _added(known: Mapping[str, tuple[str, str]]) -> None:
 
 def typed(text: str) -> tuple[str, str] | None:
     """A filter that was typed in: `tenant: acme`, `not tenant: acme`, `tenant != acme`. None: it is none."""
-    found = _TYPED.fullmatch(text)
-    if found is None:
+    match = _TYPED.fullmatch(text)
+    if match is None:
         return None
-    return (NOT if found[1] or found[3] else "") + found[2], found[4]
+    return (NOT if match[1] or match[3] else "") + match[2], match[4]
 
 
 def add(name: str, value: str) -> None:
@@ -335,12 +335,12 @@ def _write(pairs: Sequence[tuple[str, str]]) -> None:
 def _kept(page: str) -> Pairs:
     """The filters of the URL. Another page's URL begins without them, so they come from the page before."""
     before, st.session_state["page"] = st.session_state.get("page", page), page
-    found = _in_url()
-    if before != page and not found:
+    chosen = _in_url()
+    if before != page and not chosen:
         _write(st.session_state.get(_CHOSEN, ()))
-        found = _in_url()
-    st.session_state[_CHOSEN] = tuple(found)
-    return tuple(found)
+        chosen = _in_url()
+    st.session_state[_CHOSEN] = tuple(chosen)
+    return tuple(chosen)
 
 
 def _go() -> None:
@@ -350,5 +350,5 @@ def _go() -> None:
 
 def wanted() -> str | None:
     """The id that was typed into the header in this run."""
-    found: str | None = st.session_state.pop("wanted", None)
-    return found or None
+    typed_id: str | None = st.session_state.pop("wanted", None)
+    return typed_id or None

@@ -231,19 +231,19 @@ def _first_token(request: Json) -> list[Json]:
 
 def _limits(request: Json) -> list[Json]:
     """A red line for each threshold that was missed; one line where several SLOs have the same."""
-    found = {}
+    lines = {}
     for verdict in request["verdicts"]:
         for miss in verdict["missed"]:
             at = moment_of(miss, request)
             if at is not None:
                 text = f"{miss['threshold'].upper()} of {verdict['slo']}: {duration(miss['limit_s'])}"
-                found[round(at, 6)] = {
+                lines[round(at, 6)] = {
                     "at": at,
                     "label": one_line(text)[:60],
                     "colour": palette.THRESHOLD,
                     "dashed": False,
                 }
-    return list(found.values())
+    return list(lines.values())
 
 
 def moment_of(miss: Json, request: Json) -> float | None:

@@ -36,7 +36,7 @@ def on_grid(answer: Json, names: Sequence[str], window: Json, missing: float | N
     """
     step = float(answer["step_s"])
     known_until = _unix(window["complete_until"])
-    found = {_unix(point["t"]): point for point in answer["points"]}
+    points = {_unix(point["t"]): point for point in answer["points"]}
     first, last = _unix(window["start"]) // step, _unix(window["end"]) // step
     grid = [round(index * step, 6) for index in range(int(first), int(last) + 1)]
     if grid and grid[-1] == _unix(window["end"]):
@@ -44,7 +44,7 @@ def on_grid(answer: Json, names: Sequence[str], window: Json, missing: float | N
     over = [at + step <= known_until for at in grid]
     values = {
         name: [
-            None if not is_over else found[at].get(name) if at in found else missing
+            None if not is_over else points[at].get(name) if at in points else missing
             for at, is_over in zip(grid, over, strict=True)
         ]
         for name in names

@@ -35,7 +35,7 @@ class Group:
 
 def groups(explained: Json, parts: Sequence[str] = ("ttft", "rest")) -> list[Group]:
     """The causes of an answer's `explained` by their group, the one with the most beyond typical in `parts` first."""
-    found = []
+    told = []
     for name in dict.fromkeys(cause["group"] for cause in explained["causes"]):
         own = [cause for cause in explained["causes"] if cause["group"] == name]
         asked = [cause for cause in own if cause["of"] in parts]
@@ -43,8 +43,8 @@ def groups(explained: Json, parts: Sequence[str] = ("ttft", "rest")) -> list[Gro
         ttft, rest = (sum(one["time_s"] for one in own if one["of"] == of) for of in ("ttft", "rest"))
         culprits = [culprit for cause in asked for culprit in cause["culprits"]]
         culprits.sort(key=lambda one: -one["time_s"])
-        found.append(Group(name, own[0]["colour"], ttft, rest, sum(known) if known else None, culprits))
-    return sorted(found, key=lambda one: -(one.of(parts) if one.excess_s is None else one.excess_s))
+        told.append(Group(name, own[0]["colour"], ttft, rest, sum(known) if known else None, culprits))
+    return sorted(told, key=lambda one: -(one.of(parts) if one.excess_s is None else one.excess_s))
 
 
 def verdict(request: Json) -> str:
@@ -86,9 +86,9 @@ def why(request: Json, explained: Json | None) -> str:
     parts = parts_missed(request)
     if not parts or not explained or not explained["causes"]:
         return ""
-    found = groups(explained, parts)
-    beyond = sum(max(one.excess_s or 0.0, 0.0) for one in found)
-    named = [one for one in found if one.excess_s is None or one.excess_s >= _LEAST * beyond][:MOST]
+    causes = groups(explained, parts)
+    beyond = sum(max(one.excess_s or 0.0, 0.0) for one in causes)
+    named = [one for one in causes if one.excess_s is None or one.excess_s >= _LEAST * beyond][:MOST]
     return "Why: " + " + ".join(_named(one, parts, request) for one in named if one.of(parts)) + "."
 
 

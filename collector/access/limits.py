@@ -117,12 +117,12 @@ class Limiter:
             most = NAMES_OF_A_KEY if tenant else 0
         if not most:
             return
-        found = _names(payload, request, is_stamped=bool(tenant))
+        seen = _names(payload, request, is_stamped=bool(tenant))
         now_s = self.monotonic_s()
         with self._lock:
-            for kind in {kind for kind, _ in found}:
+            for kind in {kind for kind, _ in seen}:
                 known = self._names[tenant, kind]
-                new = {name for k, name in found if k == kind} - known.keys()
+                new = {name for k, name in seen if k == kind} - known.keys()
                 if new and len(known) + len(new) > most:
                     _forget(known, now_s - _FORGET_S)
                 if new and len(known) + len(new) > most:
@@ -132,7 +132,7 @@ class Limiter:
                     )
                     self.count(tenant, kind)
                     raise LimitedError(msg, retry_after_s=60)
-            for kind, name in found:
+            for kind, name in seen:
                 self._names[tenant, kind][name] = now_s
 
     def _rates_of(self, tenant: str) -> dict[str, _Rate]:
@@ -162,12 +162,12 @@ def _names(payload: bytes, request: type[Any], *, is_stamped: bool) -> set[tuple
         message = request.FromString(payload)
         messages = getattr(message, message.DESCRIPTOR.fields_by_number[1].name)
         spans = (span for one in messages for scope in getattr(one, "scope_spans", ()) for span in scope.spans)
-        found = {name for span in spans if span.name not in _MANY for name in _chosen(span.attributes, of_spans)}
+        names = {name for span in spans if span.name not in _MANY for name in _chosen(span.attributes, of_spans)}
         resources = [one.resource for one in messages]
     else:
-        found, resources = set(), [*_resources(payload, request)]
-    found |= {name for resource in resources for name in _chosen(resource.attributes, _RESOURCE_NAMES)}
-    return {(kind, name) for kind, name in found if not (is_stamped and kind == "tenants")}
+        names, resources = set(), [*_resources(payload, request)]
+    names |= {name for resource in resources for name in _chosen(resource.attributes, _RESOURCE_NAMES)}
+    return {(kind, name) for kind, name in names if not (is_stamped and kind == "tenants")}
 
 
 def _resources(payload: bytes, request: type[Any]) -> Iterator[Resource]:

@@ -98,13 +98,13 @@ def _walked(path: Path) -> Place:
                 at, folder, is_foreign = Path("/"), _entered(folder, "/"), False
                 continue
             try:
-                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                info = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
                 if todo:
                     _make(name, folder)
             else:
-                if stat.S_ISLNK(found.st_mode):
-                    if is_foreign or found.st_uid != 0:
+                if stat.S_ISLNK(info.st_mode):
+                    if is_foreign or info.st_uid != 0:
                         raise _trap(at / name)
                     if (links := links + 1) > _MOST_LINKS:
                         msg = f"links lead to each other in {path}"

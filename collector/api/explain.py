@@ -101,7 +101,7 @@ def _question(reader: Reader, query: ExplainQuery) -> Question:
 
 def _in_stretches(texts: Sequence[str], now_ns: int) -> Fragment:
     """Requests that ended in one of these stretches of time. Raises Problem for one that is none."""
-    found = []
+    stretches = []
     for i, text in enumerate(texts):
         first, is_given, last = text.partition("/")
         try:
@@ -113,8 +113,8 @@ def _in_stretches(texts: Sequence[str], now_ns: int) -> Fragment:
         names = f"out_{i}_from", f"out_{i}_to"
         first_at, last_at = (f"fromUnixTimestamp64Nano({{{name}:Int64}})" for name in names)
         bounds = dict(zip(names, (start, end), strict=True))
-        found.append(Fragment(f"end >= {first_at} AND end < {last_at}", bounds))
-    return any_of(*found)
+        stretches.append(Fragment(f"end >= {first_at} AND end < {last_at}", bounds))
+    return any_of(*stretches)
 
 
 def _causes(text: str) -> frozenset[str]:

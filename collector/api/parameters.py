@@ -128,12 +128,12 @@ class WindowQuery(TimesQuery):
         rest = dict(given)
         for alias in (alias for field in cls.model_fields.values() if (alias := field.alias or "").endswith(_LABELS)):
             start = alias.removesuffix("*")
-            found = {key: value for key, value in given.items() if key.startswith(start)}
-            if found:
-                rest = {key: value for key, value in rest.items() if key not in found}
+            labels = {key: value for key, value in given.items() if key.startswith(start)}
+            if labels:
+                rest = {key: value for key, value in rest.items() if key not in labels}
                 rest[alias] = {
                     key.removeprefix(start): [value] if isinstance(value, str) else value
-                    for key, value in found.items()
+                    for key, value in labels.items()
                 }
         return rest
 

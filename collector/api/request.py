@@ -60,12 +60,12 @@ def router(ctx: Context) -> APIRouter:
             _must_be_hex("span_id", query.span_id, 16)
         span_id = None if query.span_id is None else query.span_id.lower()
         rows = of_trace(reader, trace_id.lower(), span_id or "", *query.within(reader.now_ns))
-        found = of_span(reader, rows, span_id)
-        if found is None:
+        request = of_span(reader, rows, span_id)
+        if request is None:
             which = f"request {query.span_id} in trace" if rows else "request with trace id"
             when = " in this window" if query.start or query.end else ""
             raise not_found(f"there is no {which} {trace_id}{when}")
-        return found
+        return request
 
     return routes
 

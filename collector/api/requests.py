@@ -168,7 +168,7 @@ def _ended(reader: Reader, window: Window, query: RequestsQuery, total: int | No
         limit=query.limit + 1,
     )
     page = rows[: query.limit]
-    found = [
+    requests = [
         request_row(row, judgement, hops)
         for row, judgement, hops in zip(
             page, verdicts.of_ended(reader.slos, page), read_hops(reader, page), strict=True
@@ -181,7 +181,7 @@ def _ended(reader: Reader, window: Window, query: RequestsQuery, total: int | No
         total = reader.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
     explained = causes_of_rows(reader, page) if query.explained else []
     following = _cursor(query.sort, page[-1]).text() if goes_on else None
-    return {"requests": found, "total": total, "next": following, "explained": explained}
+    return {"requests": requests, "total": total, "next": following, "explained": explained}
 
 
 def _cursor(sort: Sort, row: Mapping[str, Any]) -> Cursor:
@@ -226,9 +226,9 @@ def _not_ended(reader: Reader, window: Window, query: RequestsQuery, slo: Slo | 
     if len(rest) > len(page):
         began_ns, key, _ = page[-1]
         following = Cursor(query.sort, None, began_ns, key[:32], key[32:]).text()
-    found = [request_row(row, judgement) for row, judgement in zip(rows, judged, strict=True)]
-    explained = [None] * len(found) if query.explained else []
-    return {"requests": found, "total": len(order), "next": following, "explained": explained}
+    requests = [request_row(row, judgement) for row, judgement in zip(rows, judged, strict=True)]
+    explained = [None] * len(requests) if query.explained else []
+    return {"requests": requests, "total": len(order), "next": following, "explained": explained}
 
 
 def _announced(reader: Reader, in_flight: InFlight, places: list[int], status: str) -> list[dict[str, Any]]:

@@ -126,7 +126,7 @@ def unpack(archive: Path, folder: Path) -> Manifest:
     Raises `BackupError` unless they are those of the manifest, byte by byte; OSError when the disk fails.
     """
     manifest: Manifest | None = None
-    found: dict[str, File] = {}
+    unpacked: dict[str, File] = {}
     try:
         with tarfile.open(archive, "r|", tarinfo=_Header) as tar:
             for member in tar:
@@ -145,7 +145,7 @@ def unpack(archive: Path, folder: Path) -> Manifest:
                     while chunk := content.read(_CHUNK):
                         digest.update(chunk)
                         file.write(chunk)
-                found[member.name] = File(size=member.size, sha256=digest.hexdigest())
+                unpacked[member.name] = File(size=member.size, sha256=digest.hexdigest())
     except _Foreign as error:
         raise _no_backup(archive, str(error)) from error
     except ValidationError as error:
@@ -153,8 +153,8 @@ def unpack(archive: Path, folder: Path) -> Manifest:
         where = ".".join(map(str, first["loc"]))[:200]
         raise _no_backup(archive, f"its {MANIFEST} is that of something else ({where!r}: {first['msg']})") from error
     except (tarfile.TarError, ValueError, LookupError, OverflowError) as error:  # tarfile lets some escape
-        if found:
-            msg = f"{archive} is damaged after {len(found)} of its files: {error}"
+        if unpacked:
+            msg = f"{archive} is damaged after {len(unpacked)} of its files: {error}"
             raise BackupError(msg) from error
         raise _no_backup(archive, "it is no tar") from error
     if manifest is None:
@@ -163,11 +163,11 @@ def unpack(archive: Path, folder: Path) -> Manifest:
     if manifest.format != FORMAT:
         msg = f"{archive} has format {manifest.format}, and this version reads format {FORMAT}"
         raise BackupError(msg)
-    if found != manifest.files:
-        wrong = sorted(name for name in found | manifest.files if found.get(name) != manifest.files.get(name))
+    if unpacked != manifest.files:
+        wrong = sorted(name for name in unpacked | manifest.files if unpacked.get(name) != manifest.files.get(name))
         msg = f"{archive} is damaged: {', '.join(wrong[:3])} and {len(wrong) - 1} others are not as they were"
         raise BackupError(msg)
-    for name in found:
+    for name in unpacked:
         if (parsed := _NAME.fullmatch(name)) and parsed[1] and not _has_part(manifest, parsed[1], parsed[2]):
             raise _no_backup(archive, f"it has {name!r}, and its {MANIFEST} has no such part")
     return manifest

@@ -50,13 +50,13 @@ def culprits_of(
     case = judged(traffic({**requests, "wanted": only}, phases, steps, kv_events or {}), reference)
     if case.model is None or not len(case.steps):
         return {}
-    found = {delay: _within(case, victim, *times) for delay, times in _times(case).items()}
-    return {delay: culprits for delay, culprits in found.items() if culprits}
+    by_delay = {delay: _within(case, victim, *times) for delay, times in _times(case).items()}
+    return {delay: culprits for delay, culprits in by_delay.items() if culprits}
 
 
 def _times(case: Judged) -> dict[Delay, tuple[Floats, Floats]]:
     """When the prompts of others count for which cause: in a queue, for its own only behind the step that ran then."""
-    pieces = case.found.pieces
+    pieces = case.recorded.pieces
     queued = pieces.name == "queued"
     seen = np.where(queued, np.minimum(step_end(case.steps, pieces.start), pieces.end), pieces.end)
     running = np.isin(pieces.name, ("queued", "prefill", "decode"))
@@ -80,9 +80,9 @@ def _within(case: Judged, victim: int, start: Floats, end: Floats) -> list[Culpr
         beside += np.clip(np.minimum(last, until) - np.maximum(first, since), 0, None)
     prompt = case.components[chunks.step, COMPONENTS.index("prompt")]
     time = prompt * case.shares * beside / np.maximum(last - first, 1)
-    row = case.found.phases.request[chunks.phase]
+    row = case.recorded.phases.request[chunks.phase]
     blamed = (time > 0) & (row != victim)
-    count = len(case.found.requests)
+    count = len(case.recorded.requests)
     totals = added(row[blamed], time[blamed], count)
     numbers = added(row[blamed], np.ones(blamed.sum()), count), added(row[blamed], chunks.tokens[blamed], count)
     worst = np.argsort(-totals, kind="stable")

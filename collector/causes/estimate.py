@@ -42,7 +42,9 @@ class Estimate:
         return self.n >= _LEAST_REQUESTS and self.r2 >= LEAST_R2 and self.sigma <= MOST_SIGMA
 
 
-def estimate(found: Traffic, parts: Parts, level: NDArray[np.str_]) -> tuple[Floats, NDArray[np.str_], Estimate | None]:
+def estimate(
+    recorded: Traffic, parts: Parts, level: NDArray[np.str_]
+) -> tuple[Floats, NDArray[np.str_], Estimate | None]:
     """Divide what is unexplained of prefill and decoding of requests of the level `phases`.
 
     Returns the parts of pieces, the levels, and the quality of the law of decoding; None if no law holds.
@@ -50,7 +52,7 @@ def estimate(found: Traffic, parts: Parts, level: NDArray[np.str_]) -> tuple[Flo
     out, new = parts.of_pieces.copy(), level.copy()
     if not (level == "phases").any():
         return out, new, None
-    meanwhile = _Meanwhile(found)
+    meanwhile = _Meanwhile(recorded)
     quality = None
     for name, features, causes, usable in (meanwhile.decoding(), meanwhile.prefill()):
         law, expected = _law(features, meanwhile.time[name], usable)
@@ -85,14 +87,14 @@ def _law(features: Floats, time: Floats, usable: Bools) -> tuple[Estimate | None
 class _Meanwhile:
     """What went on in the process while each request was computed, by its phases alone."""
 
-    def __init__(self, found: Traffic) -> None:
-        self._requests, phases = found.requests, found.phases
-        count = len(found.requests)
+    def __init__(self, recorded: Traffic) -> None:
+        self._requests, phases = recorded.requests, recorded.phases
+        count = len(recorded.requests)
         decode, prefill = np.flatnonzero(phases.name == "decode"), np.flatnonzero(phases.name == "prefill")
-        prefill = prefill[phases.start[prefill] < found.requests.first[phases.request[prefill]]]
+        prefill = prefill[phases.start[prefill] < recorded.requests.first[phases.request[prefill]]]
         length = phases.end - phases.start
         row = phases.request
-        self._own = np.maximum(found.requests.input - found.requests.cached, 1)
+        self._own = np.maximum(recorded.requests.input - recorded.requests.cached, 1)
         self.time = {
             "decode": added(row[decode], length[decode], count),
             "prefill": added(row[prefill], length[prefill], count),

@@ -77,15 +77,15 @@ def explain_process(
 
     Raises ValueError when columns of a table differ in length.
     """
-    found = traffic(requests, phases, steps, kv_events or {})
-    case = judged(found, reference)
+    recorded = traffic(requests, phases, steps, kv_events or {})
+    case = judged(recorded, reference)
     parts = divide(case, limits or Limits())
-    level = _levels(found, case.steps, holds=case.model is not None)
-    of_pieces, level, quality = estimate(found, parts, level)
-    ttft, rest = (_by_request(parts.pieces, of_pieces, len(found.requests), after=after) for after in (False, True))
-    ttft_us, rest_us = whole_us(ttft, rest, found.requests)
+    level = _levels(recorded, case.steps, holds=case.model is not None)
+    of_pieces, level, quality = estimate(recorded, parts, level)
+    ttft, rest = (_by_request(parts.pieces, of_pieces, len(recorded.requests), after=after) for after in (False, True))
+    ttft_us, rest_us = whole_us(ttft, rest, recorded.requests)
     by_steps = level == "steps"
-    decoding = quality.sigma * (found.requests.end - found.requests.first) if quality else np.zeros(len(level))
+    decoding = quality.sigma * (recorded.requests.end - recorded.requests.first) if quality else np.zeros(len(level))
     error = np.where(by_steps, np.sqrt(parts.variance), decoding)
     return Explained(
         ttft_us,
@@ -98,9 +98,9 @@ def explain_process(
     )
 
 
-def _levels(found: Traffic, steps: Steps, *, holds: bool) -> NDArray[np.str_]:
+def _levels(recorded: Traffic, steps: Steps, *, holds: bool) -> NDArray[np.str_]:
     """`steps` where nearly all of a request lies within steps of a law that holds; else `phases` if it has some."""
-    requests, phases = found.requests, found.phases
+    requests, phases = recorded.requests, recorded.phases
     has_phases = np.bincount(phases.request, minlength=len(requests)) > 0
     level = np.where(has_phases & requests.wanted, "phases", "none").astype("<U9")
     if holds:

@@ -80,19 +80,19 @@ def not_negative(xtx: Floats, xty: Floats) -> Floats:
     size = np.sqrt(np.maximum(np.diag(xtx), 1e-300))
     square = xtx / np.outer(size, size) + 1e-9 * np.eye(len(xty))
     goal = xty / size
-    found, free = np.zeros(len(xty)), np.zeros(len(xty), np.bool_)
+    weights, free = np.zeros(len(xty)), np.zeros(len(xty), np.bool_)
     for _ in range(10 * len(xty)):
-        slope = np.where(free, -np.inf, goal - square @ found)
+        slope = np.where(free, -np.inf, goal - square @ weights)
         if slope.max() <= 1e-12 * np.abs(goal).max():
             break
         free[slope.argmax()] = True
-        found = _feasible(square, goal, found, free)
-    result: Floats = found / size
+        weights = _feasible(square, goal, weights, free)
+    result: Floats = weights / size
     return result
 
 
-def _feasible(square: Floats, goal: Floats, found: Floats, free: Bools) -> Floats:
-    """Go from `found` towards the best free weights, and give up those that would be negative."""
+def _feasible(square: Floats, goal: Floats, weights: Floats, free: Bools) -> Floats:
+    """Go from `weights` towards the best free weights, and give up those that would be negative."""
     while True:
         best = np.zeros(len(goal))
         some = np.flatnonzero(free)
@@ -100,7 +100,7 @@ def _feasible(square: Floats, goal: Floats, found: Floats, free: Bools) -> Float
         below = free & (best <= 0)
         if not below.any():
             return best
-        step = np.min(found[below] / np.maximum(found[below] - best[below], 1e-300))
-        found = found + step * (best - found)
-        free &= found > 1e-15
-        found = np.where(free, found, 0.0)
+        step = np.min(weights[below] / np.maximum(weights[below] - best[below], 1e-300))
+        weights = weights + step * (best - weights)
+        free &= weights > 1e-15
+        weights = np.where(free, weights, 0.0)

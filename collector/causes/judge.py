@@ -21,7 +21,7 @@ _MOST_OUTLIERS: Final = 0.1
 class Judged:
     """The rows of a process, and what is known of its steps."""
 
-    found: Traffic
+    recorded: Traffic
     steps: Steps
     done: Work
     model: StepModel | None
@@ -43,14 +43,14 @@ class Judged:
         return np.where(whole > 0, own / np.where(whole > 0, whole, 1.0), by_tokens)
 
 
-def judged(found: Traffic, reference: StepModel | None) -> Judged:
+def judged(recorded: Traffic, reference: StepModel | None) -> Judged:
     """Judge the steps by a reference, or by themselves."""
-    steps = line_up(found)
-    done = work(found, steps)
-    model = reference or updated(found, steps, done, None)
+    steps = line_up(recorded)
+    done = work(recorded, steps)
+    model = reference or updated(recorded, steps, done, None)
     if model is not None and not (model.holds and (reference is not None or _most_are_ordinary(model, steps, done))):
         model = None
-    return Judged(found, steps, done, model, split(found, steps, done, model))
+    return Judged(recorded, steps, done, model, split(recorded, steps, done, model))
 
 
 def _most_are_ordinary(model: StepModel, steps: Steps, done: Work) -> bool:

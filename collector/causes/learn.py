@@ -34,18 +34,18 @@ def learn(
 
     Raises ValueError when columns of a table differ in length.
     """
-    found = traffic(requests, phases, steps, kv_events or {})
-    lined = line_up(found)
-    model = updated(found, lined, work(found, lined), former) if len(lined) else former
+    recorded = traffic(requests, phases, steps, kv_events or {})
+    lined = line_up(recorded)
+    model = updated(recorded, lined, work(recorded, lined), former) if len(lined) else former
     return model and replace(model, own=False)
 
 
-def updated(found: Traffic, steps: Steps, done: Work, former: StepModel | None) -> StepModel | None:
+def updated(recorded: Traffic, steps: Steps, done: Work, former: StepModel | None) -> StepModel | None:
     """The model after these steps."""
-    usable = np.isfinite(done.features).all(1) & (steps.duration > 0) & (copied(found, steps) == 0)
+    usable = np.isfinite(done.features).all(1) & (steps.duration > 0) & (copied(recorded, steps) == 0)
     features, duration = done.features[usable], steps.duration[usable]
     sequences = done.features[:, FEATURES.index("sequences")]
-    new = partial(_fitted, features, duration, found.origin_ns, steps, _longest_gap(steps, sequences))
+    new = partial(_fitted, features, duration, recorded.origin_ns, steps, _longest_gap(steps, sequences))
     if former is None:
         return new()
     law, _ = law_of(former, features)
@@ -55,7 +55,7 @@ def updated(found: Traffic, steps: Steps, done: Work, former: StepModel | None) 
         late = former.refused + 1 >= _PATIENCE
         return (new() if late else None) or replace(former, refused=former.refused + 1)
     gap = _longest_gap(steps, sequences, _FAR_GAP * former.gap_ns or np.inf)
-    end_ns = found.origin_ns + int(steps.end[-1])
+    end_ns = recorded.origin_ns + int(steps.end[-1])
     return _added(former, features[ordinary], duration[ordinary], law[ordinary], end_ns, gap)
 
 

@@ -37,8 +37,8 @@ class Parts:
 
 def divide(case: Judged, limits: Limits) -> Parts:
     """Divide the phases of the wanted requests."""
-    found, steps = case.found, case.steps
-    pieces = found.pieces
+    recorded, steps = case.recorded, case.steps
+    pieces = recorded.pieces
     sums = RunningSums(steps, case.components, between(steps, case.model))
     did = sums.between(pieces.start, pieces.end)
     out = np.zeros((len(pieces.phase), len(PARTS)))
@@ -55,7 +55,7 @@ def divide(case: Judged, limits: Limits) -> Parts:
     _prefill(out, case, pieces, did, time)
     _queued(out, case, pieces, limits, sums)
     others = np.maximum(case.done.running[chunks.step] - 1, 0)
-    inflicted = added(found.phases.request[chunks.phase], time * others, len(found.requests))
+    inflicted = added(recorded.phases.request[chunks.phase], time * others, len(recorded.requests))
     return Parts(pieces, out, inflicted, _variance(case))
 
 
@@ -71,9 +71,9 @@ def _prefill(out: Floats, case: Judged, pieces: Pieces, did: Floats, time: Float
     """
     rows = np.flatnonzero(pieces.name == "prefill")
     phase = pieces.phase[rows]
-    again = case.found.phases.start[phase] >= case.found.requests.first[pieces.request[rows]]
+    again = case.recorded.phases.start[phase] >= case.recorded.requests.first[pieces.request[rows]]
     prompt, base = did[rows, _COMPONENT["prompt"]], did[rows, _COMPONENT["base"]]
-    mine = np.minimum(added(case.done.chunks.phase, time, len(case.found.phases.start))[phase], prompt)
+    mine = np.minimum(added(case.done.chunks.phase, time, len(case.recorded.phases.start))[phase], prompt)
     known = ~np.isin(phase, case.done.unknown)
     out[rows, _PART["own_prompt"]] = np.where(again, 0.0, mine + base)
     out[rows, _PART["recompute"]] = np.where(again, mine, 0.0)
@@ -105,4 +105,4 @@ def _variance(case: Judged) -> Floats:
     usual = case.components[:, [_COMPONENT[name] for name in ("base", "batch", "prompt")]].sum(1)
     sigma = case.model.sigma if case.model else 0.0
     sums = RunningSums(case.steps, ((sigma * usual) ** 2)[:, None], np.zeros((len(usual), 1)))
-    return sums.between(case.found.requests.start, case.found.requests.end)[:, 0]
+    return sums.between(case.recorded.requests.start, case.recorded.requests.end)[:, 0]

@@ -80,8 +80,8 @@ class Replay:
     ) -> Bools:
         """Whether each wanted request is good: replays × wanted requests."""
         late = (self.ttft > ttft) | (self.tpot > tpot) | (self.e2e > e2e)
-        found: Bools = np.where(self.replayed, ~late, np.asarray(good, np.bool_))[:, self.wanted]
-        return found
+        is_good: Bools = np.where(self.replayed, ~late, np.asarray(good, np.bool_))[:, self.wanted]
+        return is_good
 
 
 def attainment_of(kept: Bools, unknown: int) -> Attainment | None:
@@ -128,13 +128,13 @@ def replay(
         )
     if not load > 0:
         raise ValueError(f"load is {load}, and must be more than 0")
-    found = traffic(requests, phases, steps, kv_events or {})
-    case = judged(found, reference)
+    recorded = traffic(requests, phases, steps, kv_events or {})
+    case = judged(recorded, reference)
     if case.model is None:
         return None
     if KV & set(without):
         scheduling = replace(scheduling, kv_blocks=None)
-    rows = found.requests
+    rows = recorded.requests
     out = np.zeros(len(rows), np.bool_) if left_out is None else np.asarray(left_out, np.bool_)
     if len(out) != len(rows):
         raise ValueError(f"left_out has {len(out)} rows, and requests {len(rows)}")
@@ -215,18 +215,18 @@ def _factors(model: StepModel) -> dict[int, float]:
 
 def _closed(case: Judged, model: StepModel, without: set[str], load: float) -> list[tuple[float, float]]:
     """When the device computed nothing: until it was loaded, at the end of stalled steps, in long gaps."""
-    phases, steps = case.found.phases, case.steps
+    phases, steps = case.recorded.phases, case.steps
     cold = phases.name == "cold_start"
     stall = case.components[:, COMPONENTS.index("stall")]
     pause = between(steps, model)[:, COMPONENTS.index("pause")]
-    found = {
+    stretches = {
         "cold_start": (phases.start[cold], phases.end[cold] - phases.start[cold]),
         "stall": ((steps.end - stall)[stall > 0], stall[stall > 0]),
         "gap": ((steps.start - pause)[pause > 0], pause[pause > 0]),
     }
     times = [
         (start / load, start / load + length)
-        for cause, (starts, lengths) in found.items()
+        for cause, (starts, lengths) in stretches.items()
         if cause not in without
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
     ]

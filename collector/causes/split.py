@@ -34,14 +34,14 @@ def between(steps: Steps, model: StepModel | None) -> Floats:
     return parts
 
 
-def split(found: Traffic, steps: Steps, done: Work, model: StepModel | None) -> Floats:
+def split(recorded: Traffic, steps: Steps, done: Work, model: StepModel | None) -> Floats:
     """Steps × COMPONENTS, ns: they add up to each step's duration.
 
     Without a model, all is unknown but copies.
     """
     parts = np.zeros((len(steps), len(COMPONENTS)))
     column = {name: index for index, name in enumerate(COMPONENTS)}
-    copies = copied(found, steps)
+    copies = copied(recorded, steps)
     parts[:, column["copy"]] = copies
     duration = steps.duration - copies
     parts[:, column["unknown"]] = duration
@@ -132,9 +132,9 @@ def lasting(ratio: Floats, sigma: float) -> Floats:
     return speed
 
 
-def copied(found: Traffic, steps: Steps) -> Floats:
+def copied(recorded: Traffic, steps: Steps) -> Floats:
     """The time of each step in which blocks moved between device and host, before it computed, ns."""
-    start, end = found.copies
+    start, end = recorded.copies
     step = np.searchsorted(steps.start, start, "right") - 1
     inside = (step >= 0) & (end > start)
     inside[inside] &= end[inside] <= steps.end[step[inside]]

@@ -42,9 +42,9 @@ class Steps:
 # Two API servers of one vLLM engine both record a step, and one of them has the engine's numbers:
 #     rank 0    |----running 8----|  |---running 9---|
 #     rank 1      |--------------|     |------------|        the same steps: left out
-def line_up(found: Traffic) -> Steps:
+def line_up(recorded: Traffic) -> Steps:
     """The steps in order of time, without those that another row tells with more numbers."""
-    steps = found.steps
+    steps = recorded.steps
     order = np.argsort(steps["start"], kind="stable")
     partial = np.isnan(steps["running"][order])
     shared = bool(partial.any() and not partial.all())

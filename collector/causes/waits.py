@@ -21,7 +21,7 @@ def waited(case: Judged, pieces: Pieces, limits: Limits, queued: Ints) -> tuple[
 
     Before that moment the engine was busy with the step that ran when the request came.
     """
-    requests, steps = case.found.requests, case.steps
+    requests, steps = case.recorded.requests, case.steps
     start, end, row = pieces.start[queued], pieces.end[queued], pieces.request[queued]
     if np.isfinite(requests.waited).any():
         # The scheduler names the waits of a request; they end as a step begins. None: it did not wait.

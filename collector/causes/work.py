@@ -40,18 +40,18 @@ class Work:
     """Sequences in each step; those that end in it count."""
 
 
-def work(found: Traffic, steps: Steps) -> Work:
+def work(recorded: Traffic, steps: Steps) -> Work:
     """Reconstruct the work of each step."""
-    phases = found.phases
+    phases = recorded.phases
     first, last = steps.within(phases.start, phases.end)
     decode, prefill = np.flatnonzero(phases.name == "decode"), np.flatnonzero(phases.name == "prefill")
-    made, restored = _made(found, np.where(phases.name == "decode", last - first, 0))
-    known_decoding, context = _context(found, decode, first, last, made, len(steps))
+    made, restored = _made(recorded, np.where(phases.name == "decode", last - first, 0))
+    known_decoding, context = _context(recorded, decode, first, last, made, len(steps))
     prompt: Floats = steps.numbers["prefill_tokens"]
     told = 2 * np.isfinite(prompt).sum() >= len(steps)
-    wanted = _own_tokens(found, prefill, made, restored)
+    wanted = _own_tokens(recorded, prefill, made, restored)
     place = _in_order if told else _evenly
-    chunks = place(found, prefill, first, last, wanted, np.nan_to_num(prompt))
+    chunks = place(recorded, prefill, first, last, wanted, np.nan_to_num(prompt))
     if not told:
         prompt = added(chunks.step, chunks.tokens, len(steps))
     sequences = _sequences(steps, known_decoding)
@@ -88,12 +88,12 @@ def _sequences(steps: Steps, known: Floats) -> Floats:
     return np.where(np.isnan(told), known, np.fmin(told, running))
 
 
-def _made(found: Traffic, decoded: Ints) -> tuple[Floats, Bools]:
+def _made(recorded: Traffic, decoded: Ints) -> tuple[Floats, Bools]:
     """The output tokens that a request had before each phase, and whether its blocks were copied back right before it.
 
     prefill, decode over 5 steps, preempted, prefill, decode     0, 1, 6, 6, 7
     """
-    request, name = found.phases.request, found.phases.name
+    request, name = recorded.phases.request, recorded.phases.name
     order = np.argsort(request, kind="stable")
     row, name = request[order], name[order]
     same = row[1:] == row[:-1]
@@ -108,13 +108,15 @@ def _made(found: Traffic, decoded: Ints) -> tuple[Floats, Bools]:
     return made, restored
 
 
-def _context(found: Traffic, decode: Ints, first: Ints, last: Ints, made: Floats, count: int) -> tuple[Floats, Floats]:
+def _context(
+    recorded: Traffic, decode: Ints, first: Ints, last: Ints, made: Floats, count: int
+) -> tuple[Floats, Floats]:
     """For each step the known sequences that decode, and the sum of their contexts.
 
     A sequence with a context of 10 that decodes in steps 2 to 4 adds 10, 11, 12: a level and a slope that begin at
     step 2 and end behind step 4.
     """
-    begin = found.requests.input[found.phases.request[decode]] + made[decode]
+    begin = recorded.requests.input[recorded.phases.request[decode]] + made[decode]
     known = np.isfinite(begin)
     begin, low, high = begin[known], first[decode][known], last[decode][known]
 
@@ -126,26 +128,26 @@ def _context(found: Traffic, decode: Ints, first: Ints, last: Ints, made: Floats
     return np.round(steps_of(np.ones(len(low)))), np.maximum(context, 0)
 
 
-def _own_tokens(found: Traffic, prefill: Ints, made: Floats, restored: Bools) -> Floats:
+def _own_tokens(recorded: Traffic, prefill: Ints, made: Floats, restored: Bools) -> Floats:
     """The tokens of its own request that each prefill phase has to compute; NaN: not known.
 
     A sequence whose blocks came back computes its newest token only.
     """
-    requests, row = found.requests, found.phases.request[prefill]
+    requests, row = recorded.requests, recorded.phases.request[prefill]
     again = made[prefill] > 0
     derived = requests.input[row] + np.where(again, made[prefill], -requests.cached[row])
-    told = found.phases.tokens[prefill]
+    told = recorded.phases.tokens[prefill]
     derived = np.where(again & restored[prefill], 1.0, np.maximum(derived, 1))
     return np.where(np.isnan(told), derived, told)
 
 
-def _in_order(found: Traffic, prefill: Ints, first: Ints, last: Ints, wanted: Floats, prompt: Floats) -> Chunks:
+def _in_order(recorded: Traffic, prefill: Ints, first: Ints, last: Ints, wanted: Floats, prompt: Floats) -> Chunks:
     """Give each step's prompt tokens to the prompts under way, in the order of their requests' arrival.
 
     A step of 8 tokens, prompts of 5 and 6 under way: 5 tokens of the first, 3 of the second, whose other 3 follow.
     """
     begins, ends = first[prefill].tolist(), last[prefill].tolist()
-    arrival = found.requests.start[found.phases.request[prefill]].tolist()
+    arrival = recorded.requests.start[recorded.phases.request[prefill]].tolist()
     left = np.nan_to_num(wanted).astype(np.int64).tolist()
     total = list(left)
     waiting = sorted((begin, index) for index, begin in enumerate(begins))
@@ -170,20 +172,20 @@ def _in_order(found: Traffic, prefill: Ints, first: Ints, last: Ints, wanted: Fl
                 still.append(entry)
         under_way = still
     found_rows = np.array(rows, np.int64).reshape(-1, 4).T
-    return _chunks(found, prefill[found_rows[0]], found_rows[1], *found_rows[2:].astype(float))
+    return _chunks(recorded, prefill[found_rows[0]], found_rows[1], *found_rows[2:].astype(float))
 
 
-def _evenly(found: Traffic, prefill: Ints, first: Ints, last: Ints, wanted: Floats, _: Floats) -> Chunks:
+def _evenly(recorded: Traffic, prefill: Ints, first: Ints, last: Ints, wanted: Floats, _: Floats) -> Chunks:
     """Spread the tokens of each prompt over its steps, where the engine does not say how many a step computed."""
     begins = first[prefill]
     count = np.where(np.isnan(wanted), 0, np.maximum(last[prefill] - begins, 0))
     index = np.repeat(np.arange(len(prefill)), count)
     place = np.arange(len(index)) - np.repeat(np.cumsum(count) - count, count)
     each = (wanted / np.maximum(count, 1))[index]
-    return _chunks(found, prefill[index], begins[index] + place, each, each * place)
+    return _chunks(recorded, prefill[index], begins[index] + place, each, each * place)
 
 
-def _chunks(found: Traffic, phase: Ints, step: Ints, tokens: Floats, computed: Floats) -> Chunks:
+def _chunks(recorded: Traffic, phase: Ints, step: Ints, tokens: Floats, computed: Floats) -> Chunks:
     """`computed`: tokens of the same phase before the chunk."""
-    before = computed + found.requests.cached[found.phases.request[phase]]
+    before = computed + recorded.requests.cached[recorded.phases.request[phase]]
     return Chunks(phase, step, tokens, tokens * (before + tokens / 2))

@@ -143,8 +143,8 @@ class Backlog:
         )
 
     def _rows(self, name: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-        found = self._store.query(render(f"explain/{name}", {}), parameters, SETTINGS)
-        return [dict(zip(found.column_names, row, strict=True)) for row in found.result_rows]
+        answer = self._store.query(render(f"explain/{name}", {}), parameters, SETTINGS)
+        return [dict(zip(answer.column_names, row, strict=True)) for row in answer.result_rows]
 
 
 def _segment(name: str, rows: Sequence[Mapping[str, Any]]) -> Segment:

@@ -89,8 +89,8 @@ class Learner:
         since_s = max(min(self._since_s, until_s - PERIOD_S), until_s - _OLDEST_S)
         self._without = {(process, at_s) for process, at_s in self._without if at_s >= since_s}
         parameters = {"since_s": since_s, "until_s": until_s, "limit": _MOST + len(self._without)}
-        found = list(_rows(self._store, "to_learn", parameters))
-        todo = [row for row in found if (row["process"], row["at_s"]) not in self._without][:_MOST]
+        listed = list(_rows(self._store, "to_learn", parameters))
+        todo = [row for row in listed if (row["process"], row["at_s"]) not in self._without][:_MOST]
         for at_s, rows in groupby(todo, key=lambda row: int(row["at_s"])):
             if self._stopping():
                 return False
@@ -133,5 +133,5 @@ class Learner:
 
 
 def _rows(store: Asked, name: str, parameters: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    found = store.query(render(f"explain/{name}", {}), parameters, SETTINGS)
-    return (dict(zip(found.column_names, row, strict=True)) for row in found.result_rows)
+    answer = store.query(render(f"explain/{name}", {}), parameters, SETTINGS)
+    return (dict(zip(answer.column_names, row, strict=True)) for row in answer.result_rows)

@@ -129,8 +129,8 @@ def _read(store: Asked, batch: Sequence[Process]) -> Iterator[tuple[Process, Hap
     }
 
     def rows(name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        found = store.binary(render(f"explain/{name}", {}), parameters, SETTINGS)
-        return np.frombuffer(found, dtype)
+        packed = store.binary(render(f"explain/{name}", {}), parameters, SETTINGS)
+        return np.frombuffer(packed, dtype)
 
     requests, steps = _ByProcess(rows("requests", _REQUESTS)), _ByProcess(rows("steps", _STEPS))
     copies = _ByProcess(rows("copies", _COPIES))
@@ -197,8 +197,8 @@ def _places(ordered: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np
     """
     first, last = np.searchsorted(ordered, keys), np.searchsorted(ordered, keys, "right")
     count = last - first
-    found: NDArray[np.int64] = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
-    return found
+    places: NDArray[np.int64] = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+    return places
 
 
 def _columns(rows: NDArray[Any]) -> Columns:

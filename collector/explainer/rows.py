@@ -103,5 +103,5 @@ def _binary(values: Ints, bits: int = _INFLICTED_BITS, *, up: bool = True) -> In
     """Values with so many binary digits at most: the nearest, or the next below."""
     shift = np.maximum(np.frexp(values.astype(float))[1] - bits, 0)
     half = np.where(up & (shift > 0), 1 << np.maximum(shift - 1, 0), 0)
-    found: Ints = np.minimum((values + half) >> shift, 2**32 - 1) << shift
-    return found
+    nearest: Ints = np.minimum((values + half) >> shift, 2**32 - 1) << shift
+    return nearest

@@ -158,10 +158,10 @@ class Explainer(ThreadStage):
 
     def _write(self, segments: Sequence[Segment], *, final: bool) -> None:
         place = {"first_s": min(s.first_s for s in segments), "last_s": max(s.last_s for s in segments)}
-        found = self._store.query(
+        answer = self._store.query(
             render("explain/wanted", {}), {**place, "segments": [segment.name for segment in segments]}, SETTINGS
         )
-        wanted = dict(zip(found.column_names, found.result_columns, strict=True))
+        wanted = dict(zip(answer.column_names, answer.result_columns, strict=True))
         if wanted:
             parts = self._parts(wanted)
             if self._stopping.is_set():

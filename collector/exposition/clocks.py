@@ -41,15 +41,15 @@ class _Minutes:
 
     def read(self, now_ns: int, least: int) -> Mapping[Labels, int]:
         """The best value of each label set. Those that are less than `least` are forgotten."""
-        since, found = now_ns // _MINUTE_NS - KEEP_MINUTES, {}
+        since, values = now_ns // _MINUTE_NS - KEEP_MINUTES, {}
         with self._lock:
             for labels, minutes in [*self._found.items()]:
                 kept = self._found[labels] = {minute: value for minute, value in minutes.items() if minute > since}
                 if not kept or (best := reduce(self._best, kept.values())) < least:
                     self._forget(labels)
                 else:
-                    found[labels] = best
-        return found
+                    values[labels] = best
+        return values
 
     def _forget(self, labels: Labels) -> None:
         self._found.pop(labels, None)
@@ -84,7 +84,7 @@ class Clocks:
 
     def behind_s(self, now_ns: int) -> Mapping[Labels, float]:
         """By service and tenant: the seconds by which it is behind, or sends late."""
-        found: dict[Labels, float] = {}
+        behind: dict[Labels, float] = {}
         for (service, _, tenant), ns in self._behind.read(now_ns, LEAST_BEHIND_NS).items():
-            found[service, tenant] = max(ns / SECOND_NS, found.get((service, tenant), 0.0))
-        return found
+            behind[service, tenant] = max(ns / SECOND_NS, behind.get((service, tenant), 0.0))
+        return behind

@@ -143,8 +143,8 @@ def expose_tables(series: Series, usage: Usage) -> None:
 
 def expose_samples(series: Series, queries: Queries, *, now_ns: int) -> int:
     """Set the metrics of engines that are scraped or send samples, scraped ones first. Return how many are left out."""
-    found = processes(queries, start_ns=now_ns - RECENT_NS, end_ns=now_ns)
-    in_order = by_turns(found, lambda process: process.process.process_tenant)
+    sampled = processes(queries, start_ns=now_ns - RECENT_NS, end_ns=now_ns)
+    in_order = by_turns(sampled, lambda process: process.process.process_tenant)
     for process in sorted(in_order, key=lambda process: process.up is None)[:_MOST_SAMPLED]:
         labels = tuple(map(printable, (process.engine, *process.process)))
         if process.up is not None:
@@ -152,7 +152,7 @@ def expose_samples(series: Series, queries: Queries, *, now_ns: int) -> int:
         for name, metric in _ENGINE_METRICS.items():
             if name in process.values:
                 (series.add if metric.kind == "counter" else series.set)(metric, labels, process.values[name])
-    return max(0, len(found) - _MOST_SAMPLED)
+    return max(0, len(sampled) - _MOST_SAMPLED)
 
 
 def expose_slos(series: Series, slos: Sequence[SloOut]) -> None:

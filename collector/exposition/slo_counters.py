@@ -77,7 +77,7 @@ class SloCounters:
 
     def new_in_flight(self, in_flight: InFlight) -> list[EarlyCount]:
         """The requests that are bad by now or lost, and are not counted yet."""
-        found, now_ns = [], self._clock()
+        counts, now_ns = [], self._clock()
         judged = in_flight.judged_behind(self.cells.judged([]))
         for number, slo in enumerate(self._slos):
             outcomes = judged.outcomes(number)
@@ -88,11 +88,11 @@ class SloCounters:
                 count = EarlyCount(in_flight.key(i), slo.name, group, bool(past[i]), in_flight.processes[i], now_ns)
                 early = self._early.get(count.key)
                 if early is None or not (early.is_over or slo.name in early.late | early.lost):
-                    found.append(count)
+                    counts.append(count)
                 else:
                     early.seen_ns = now_ns
                     self.add_early(count, early, is_own=False)
-        return found
+        return counts
 
     def add_early(self, count: EarlyCount, early: Early, *, is_own: bool) -> None:
         """Remember that a request was counted before its end, by this collector or another one."""

@@ -47,11 +47,11 @@ def alike(a: Sequence[Floats], b: Sequence[Floats], weights: tuple[Floats, Float
     of_b = np.repeat([0.0, 1.0], sizes)
     balanced = np.concatenate([side / side.sum() for side in weights])  # both sides weigh the same
     chosen = np.concatenate([np.arange(0, n, -(-n // _FITTED)) + i * sizes[0] for i, n in enumerate(sizes)])
-    found = np.zeros(len(matrix))
+    coefficients = np.zeros(len(matrix))
     for some, steps in ((chosen, _STEPS), (slice(None), 1)):
         weighed = balanced[some] / balanced[some].sum() * len(balanced[some])
-        found = _logistic(matrix[:, some], of_b[some], weighed, found, steps)
-    odds = found @ matrix
+        coefficients = _logistic(matrix[:, some], of_b[some], weighed, coefficients, steps)
+    odds = coefficients @ matrix
     share_of_b = 1 / (1 + np.exp(-np.clip(odds, -30, 30)))
     n = sizes[0]
     return Alike((share_of_b[:n], 1 - share_of_b[n:]), (matrix[:, :n], matrix[:, n:]))
@@ -90,16 +90,16 @@ def _lines(values: Floats, knots: Sequence[float]) -> list[Floats]:
     return lines
 
 
-def _logistic(matrix: Floats, of_b: Floats, weights: Floats, found: Floats, steps: int) -> Floats:
+def _logistic(matrix: Floats, of_b: Floats, weights: Floats, coefficients: Floats, steps: int) -> Floats:
     """Better coefficients of a logistic regression, by Newton's method, with a little ridge on all but the first."""
     ridge = np.full(len(matrix), _RIDGE)
     ridge[0] = 1e-9
     for _ in range(steps):
-        p = 1 / (1 + np.exp(-np.clip(found @ matrix, -30, 30)))
-        gradient = matrix @ (weights * (of_b - p)) - ridge * found
+        p = 1 / (1 + np.exp(-np.clip(coefficients @ matrix, -30, 30)))
+        gradient = matrix @ (weights * (of_b - p)) - ridge * coefficients
         curvature = (matrix * (weights * p * (1 - p))) @ matrix.T + np.diag(ridge)
         step = np.linalg.solve(curvature, gradient)
-        found = found + step
+        coefficients = coefficients + step
         if np.abs(step).max() < 1e-6:
             break
-    return found
+    return coefficients

@@ -51,13 +51,13 @@ _MOST_BACK_NS: Final = DAY_NS
 
 def boxes(reader: Reader, window: Window, incidents: Sequence[Incident], changes: Sequence[Change]) -> list[BoxOut]:
     """All that fires, causes before symptoms, then what is over, the newest first."""
-    found = [of_incident(one, window.end_ns) for one in incidents]
-    burns = [one for one in found if one.slo is not None]
-    told = [of_change(one, window.end_ns) for one in changes]
-    causes = [one for one in found if one.slo is None] + [one for one in told if one.slo is None]
+    of_incidents = [of_incident(one, window.end_ns) for one in incidents]
+    burns = [one for one in of_incidents if one.slo is not None]
+    of_changes = [of_change(one, window.end_ns) for one in changes]
+    causes = [one for one in of_incidents if one.slo is None] + [one for one in of_changes if one.slo is None]
     causes.sort(key=lambda one: (_rank(one), -one.since_ns, one.title))
     tried = [one for one in causes if any(_meets(one, burn) for burn in burns)][:_MOST_CAUSES]
-    outside = [*burns[_MOST_BURNS:], *(one for one in told if one.slo is not None)]
+    outside = [*burns[_MOST_BURNS:], *(one for one in of_changes if one.slo is not None)]
     for burn, place, bad in _places(reader, window, burns[:_MOST_BURNS], tried):
         if place is None:
             outside.append(burn)

@@ -114,25 +114,25 @@ class History:
         place = "transform(tenant, {history_tenants:Array(String)}, {history_places:Array(UInt16)}, 0::UInt16)"
         tenant = Fragment(f"toUInt16({place})", names) if self._names else Fragment("0::UInt16")
 
-        def counted(found: npt.NDArray[Any]) -> Arrays:
-            return self._by_minute(cells, found)
+        def counted(rows: npt.NDArray[Any]) -> Arrays:
+            return self._by_minute(cells, rows)
 
         depends_on = (*(slo.hash for slo in self._reader.slos), *self.keys)
         return _read(self._reader, self._window, (start_ns, end_ns), cells, (counted, depends_on), tenant)
 
-    def _by_minute(self, cells: Cells, found: npt.NDArray[Any]) -> Arrays:
-        different, cell = np.unique(found["cell"], return_inverse=True)
-        minutes, at = np.unique(found["minute"], return_inverse=True)
+    def _by_minute(self, cells: Cells, rows: npt.NDArray[Any]) -> Arrays:
+        different, cell = np.unique(rows["cell"], return_inverse=True)
+        minutes, at = np.unique(rows["minute"], return_inverse=True)
         of_cells, width = cells.judged(different), len(self._names) + 1
         judged: list[Floats] = []
         bad: list[Floats] = []
         for number, slo in enumerate(self._slos.values()):
             outcomes = of_cells.outcomes(number)
             for counts, flags in ((judged, outcomes.good | outcomes.bad), (bad, outcomes.bad)):
-                n = found["n"] * flags[cell]
+                n = rows["n"] * flags[cell]
                 counts.append(np.bincount(at, n, len(minutes)).astype(np.float64))
                 if own := self._tenants[slo.name]:
-                    by_tenant = np.bincount(found["tenant"].astype(int) * len(minutes) + at, n, width * len(minutes))
+                    by_tenant = np.bincount(rows["tenant"].astype(int) * len(minutes) + at, n, width * len(minutes))
                     counts += [by_tenant.reshape(width, -1)[1 + self._names.index(name)] for name in own]
         return {"minute": minutes, "judged": np.array(judged), "bad": np.array(bad)}
 
@@ -203,14 +203,14 @@ def _times(reader: Reader, window: Window, burns: Sequence[Burned]) -> list[Ende
     """When the first bad request of each burn ended, and the end of its list: behind the last, or the window's."""
     cells = _cells(burns)
 
-    def ends(found: npt.NDArray[Any]) -> Arrays:
-        return _ends_by_minute(cells, len(burns), found)
+    def ends(rows: npt.NDArray[Any]) -> Arrays:
+        return _ends_by_minute(cells, len(burns), rows)
 
     judged_by = tuple((burn.slo.hash, burn.tenant) for burn in burns)
     oldest_ns = min(burn.first for burn in burns) * MINUTE_NS
     parts = days_back(min(oldest_ns, window.end_ns), window.end_ns)
     read = [one for part in parts for one in _read(reader, window, part, cells, (ends, judged_by))]
-    found = []
+    times = []
     for place, burn in enumerate(burns):
         first_ns, last_ns = _NEVER_NS, 0
         for one in read:
@@ -220,21 +220,21 @@ def _times(reader: Reader, window: Window, burns: Sequence[Burned]) -> list[Ende
             last_ns = max(last_ns, int(one["last_ns"][place][own].astype(np.int64).max(initial=0)))
         end_ns = window.end_ns if burn.last is None else min(last_ns + 1, window.end_ns)
         is_any = first_ns < min(end_ns, _NEVER_NS)
-        found.append(EndedOfBurn(first_ns, end_ns) if is_any else EndedOfBurn())
-    return found
+        times.append(EndedOfBurn(first_ns, end_ns) if is_any else EndedOfBurn())
+    return times
 
 
-def _ends_by_minute(cells: Cells, burns: int, found: npt.NDArray[Any]) -> Arrays:
+def _ends_by_minute(cells: Cells, burns: int, rows: npt.NDArray[Any]) -> Arrays:
     """For each minute, when the first and the last bad request of each burn ended."""
-    different, cell = np.unique(found["cell"], return_inverse=True)
-    minutes, at = np.unique(found["minute"], return_inverse=True)
+    different, cell = np.unique(rows["cell"], return_inverse=True)
+    minutes, at = np.unique(rows["minute"], return_inverse=True)
     first_ns = np.full((burns, len(minutes)), _NEVER_NS)
     last_ns = np.zeros((burns, len(minutes)), np.int64)
     of_cells = cells.judged(different)
     for place in range(burns):
         is_bad = of_cells.outcomes(place).bad[cell]
-        np.minimum.at(first_ns[place], at[is_bad], found["first_ns"][is_bad])
-        np.maximum.at(last_ns[place], at[is_bad], found["last_ns"][is_bad])
+        np.minimum.at(first_ns[place], at[is_bad], rows["first_ns"][is_bad])
+        np.maximum.at(last_ns[place], at[is_bad], rows["last_ns"][is_bad])
     return {"minute": minutes, "first_ns": first_ns, "last_ns": last_ns}
 
 

@@ -133,7 +133,7 @@ class Ratios:
         self._levels = [*levels]
         self._estimates = [[side.quantile(level) for level in levels] for side in self._sides]
         inside = [
-            side.values <= np.array(found)[:, None] for side, found in zip(self._sides, self._estimates, strict=True)
+            side.values <= np.array(values)[:, None] for side, values in zip(self._sides, self._estimates, strict=True)
         ]
         self._errors, self._common = share_errors(self._sides, inside, np.array(levels))
         if a.requests is not None:  # more requests lie above the lower bounds, and tell how much they weigh
@@ -147,7 +147,7 @@ class Ratios:
     def interval(self, level: float, z: float = Z_95) -> Interval | None:
         """The ratio of one of the percentiles; None when it is 0 on a side."""
         at = self._levels.index(level)
-        a, b = (found[at] for found in self._estimates)
+        a, b = (estimate[at] for estimate in self._estimates)
         if min(a, b) <= 0:
             return None
         low, high = (
@@ -166,11 +166,11 @@ def share_errors(sides: Sequence[Sample], inside: Sequence[Bools], expected: Flo
     `inside` has shape (shares, numbers) on each side. Where the values tell no error (all are inside, or they are too
     few for the features), it is that of as many independent requests of the `expected` share.
     """
-    found = [side.moved(which) for side, which in zip(sides, inside, strict=True)]
-    most = max(by_block.shape[1] for _, by_block in found)
-    moved = [np.pad(by_block, ((0, 0), (0, most - by_block.shape[1]))) for _, by_block in found]
+    of_sides = [side.moved(which) for side, which in zip(sides, inside, strict=True)]
+    most = max(by_block.shape[1] for _, by_block in of_sides)
+    moved = [np.pad(by_block, ((0, 0), (0, most - by_block.shape[1]))) for _, by_block in of_sides]
     errors, common = [], np.zeros(len(expected))
-    for side, (alone, _), by_block in zip(sides, found, moved, strict=True):
+    for side, (alone, _), by_block in zip(sides, of_sides, moved, strict=True):
         blocks = int(np.count_nonzero(np.bincount(side.blocks)))
         clustered = (by_block**2).sum(axis=1) * blocks / max(blocks - 1, 1)
         counts = (blocks >= _LEAST_BLOCKS) & is_clustered(clustered, alone, blocks)

@@ -58,14 +58,14 @@ def changes(reader: Reader, window: Window) -> Changes:
     """
     began: dict[str, int] = {}
     seen: dict[tuple[str, str], list[str]] = defaultdict(list)
-    found = []
+    all_changes = []
     for first_ns, service, bits, value, n in _first_seen(reader, window):
         dimension = _DIMENSIONS[bits]
         before = seen[service, dimension]
         is_new = first_ns > began.setdefault(service, first_ns) and first_ns >= window.start_ns
         if value and is_new and (before or dimension == "process"):
             at = rfc3339(first_ns)
-            found.append(
+            all_changes.append(
                 Change(
                     at=at,
                     service=service,
@@ -79,9 +79,9 @@ def changes(reader: Reader, window: Window) -> Changes:
             )
         if value:
             before.append(value)
-    found += _of_slos(reader, window)
-    found.sort(key=lambda one: parse_moment(one.at).ns)
-    return Changes(window=WindowOut.of(window, reader.complete_ns), changes=found)
+    all_changes += _of_slos(reader, window)
+    all_changes.sort(key=lambda one: parse_moment(one.at).ns)
+    return Changes(window=WindowOut.of(window, reader.complete_ns), changes=all_changes)
 
 
 def _of_slos(reader: Reader, window: Window) -> Iterator[Change]:
@@ -101,11 +101,11 @@ def _of_slos(reader: Reader, window: Window) -> Iterator[Change]:
 
 def _first_seen(reader: Reader, window: Window) -> list[tuple[int, str, int, str, int]]:
     """When each service first had each value, by time: with the dimension's bits and the number of requests."""
-    found: dict[tuple[str, int, str], tuple[int, int]] = {}
+    seen: dict[tuple[str, int, str], tuple[int, int]] = {}
     for part in slices([window.end_ns, max(0, window.start_ns - LOOK_BACK_NS)]):
         rows = part.columns(reader.queries, "changes", {}, window.filter)
         names = ("service", "dimension", "value", "first_ns", "n")
         for service, bits, value, first_ns, n in zip(*(rows[name] for name in names), strict=True):
-            before_ns, others = found.get((service, bits, value), (first_ns, 0))
-            found[service, bits, value] = min(first_ns, before_ns), others + n
-    return sorted((first_ns, *key, n) for key, (first_ns, n) in found.items())
+            before_ns, others = seen.get((service, bits, value), (first_ns, 0))
+            seen[service, bits, value] = min(first_ns, before_ns), others + n
+    return sorted((first_ns, *key, n) for key, (first_ns, n) in seen.items())

@@ -113,8 +113,8 @@ def _by_block(reader: Reader, slo: Slo, window: Window) -> tuple[Floats, Floats]
     edges = np.linspace(window.end_ns, window.start_ns, _BLOCKS + 1).astype(np.int64).tolist()
     ended = read_ended(reader.queries, window.filter, Cells([slo]), slices(edges))
     outcomes = ended.judged.of_all_slos()
-    found = ended.by_band({"bad": outcomes.bad, "judged": outcomes.bad | outcomes.good}).values()
-    return np.array([one["bad"] for one in found], float), np.array([one["judged"] for one in found], float)
+    blocks = ended.by_band({"bad": outcomes.bad, "judged": outcomes.bad | outcomes.good}).values()
+    return np.array([one["bad"] for one in blocks], float), np.array([one["judged"] for one in blocks], float)
 
 
 def against_objective(checked: Share, budget: float, relevant: float) -> Judged:
@@ -166,8 +166,8 @@ def _above(a: Sample, b: Sample, level: float, *, worse: bool) -> float:
     expected = sum(shares) / 2
     if (shares[1] > shares[0]) != worse or not 0 < expected < 1:
         return 0.0
-    found, correlation = share_errors((a, b), [one[None] for one in above], np.array([expected]))
-    errors, common = [float(one[0]) for one in found], float(correlation[0])
+    side_errors, correlation = share_errors((a, b), [one[None] for one in above], np.array([expected]))
+    errors, common = [float(one[0]) for one in side_errors], float(correlation[0])
     alone, apart = errors[0] ** 2 + errors[1] ** 2, 2 * common * errors[0] * errors[1]
     fewer = alone / (alone - apart) if apart < alone else 1.0
     n = [

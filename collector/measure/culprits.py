@@ -102,8 +102,8 @@ def _by(by: Literal["process", "variant"], lost: Mapping[int, float], names: Map
 def at_processes(reader: Reader, window: Window, keys: Iterable[int]) -> Window:
     """All requests of these processes: those that made others wait need not be among the ones that are asked about."""
     there = "cityHash64(engine, service, instance, process_tenant) IN {culprit_processes:Array(UInt64)}"
-    found = Fragment(there, {"culprit_processes": sorted(keys)})
-    return replace(window, filter=all_of(reader.tenant_filter, found))
+    served = Fragment(there, {"culprit_processes": sorted(keys)})
+    return replace(window, filter=all_of(reader.tenant_filter, served))
 
 
 def holding_tenants(reader: Reader, window: Window) -> list[dict[str, Any]]:
@@ -147,7 +147,7 @@ def of_prompts(reader: Reader, window: Window, *, suffered_s: float) -> list[Cul
     whole = float(sum(group["us"] for group in groups))
     top = reader.queries.rows("explain_inflicters", asked, **window.bounds, limit=_MOST_INFLICTERS) if whole else []
     named = find_named(reader, ((row["end_ns"], row["request_key"]) for row in top))
-    found: list[Culprit] = []
+    culprits: list[Culprit] = []
     lengths: Counter[str] = Counter()
     for row in top:
         request = named.get((row["end_ns"], row["request_key"]))
@@ -156,18 +156,18 @@ def of_prompts(reader: Reader, window: Window, *, suffered_s: float) -> list[Cul
         us = row["inflicted_us"] * row["weight"]
         if request["input_tokens"] is not None:
             lengths[_length(request["input_tokens"])] += us
-        if len(found) < _MOST:
+        if len(culprits) < _MOST:
             tokens = "" if request["input_tokens"] is None else f", {request['input_tokens']} tokens"
             name = f"{request['trace_id_hex'][:8]}{tokens}"
             ids = {"trace_id": request["trace_id_hex"], "span_id": request["span_id_hex"]}
-            found.append(Culprit(by="request", name=name, **ids, time_s=row["inflicted_us"] / 1e6, share=us / whole))
+            culprits.append(Culprit(by="request", name=name, **ids, time_s=row["inflicted_us"] / 1e6, share=us / whole))
     tenants, models = (_summed(groups, column) for column in ("of_tenant", "of_model"))
     for by, sums in (("tenant", tenants), ("model", models), ("length", lengths)):
         for name, us in sums.most_common(_MOST):
-            found.append(Culprit(by=by, name=name, time_s=us / 1e6, share=us / whole))  # type: ignore[arg-type]
+            culprits.append(Culprit(by=by, name=name, time_s=us / 1e6, share=us / whole))  # type: ignore[arg-type]
     if reader.tenant and 1e6 * suffered_s > whole:
-        found.append(Culprit(by="tenant", name=ANOTHER_TENANT, time_s=None, share=None))
-    return found
+        culprits.append(Culprit(by="tenant", name=ANOTHER_TENANT, time_s=None, share=None))
+    return culprits
 
 
 def read_inflicted(reader: Reader, window: Window) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], l
     keys, ends = (np.asarray(there.requests[name]).tolist() for name in ("key", "end"))
     if row["request_key"] not in keys:
         return {}
-    found = culprits_of(
+    by_delay = culprits_of(
         keys.index(row["request_key"]),
         there.requests,
         there.phases,
@@ -205,7 +205,7 @@ def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], l
         reference=judge.model if judge else None,
     )
     ids = [(end_ns, key & 0xFFFFFFFF) for end_ns, key in zip(ends, keys, strict=True)]
-    worst = {delay: culprits[:_MOST] for delay, culprits in found.items()}
+    worst = {delay: culprits[:_MOST] for delay, culprits in by_delay.items()}
     named = find_named(reader, (ids[one.row] for culprits in worst.values() for one in culprits))
     return {
         delay: [
@@ -215,7 +215,7 @@ def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], l
                 trace_id=request["trace_id_hex"],
                 span_id=request["span_id_hex"],
                 time_s=one.time_ns / SECOND_NS,
-                share=one.time_ns / sum(other.time_ns for other in found[delay]),
+                share=one.time_ns / sum(other.time_ns for other in by_delay[delay]),
             )
             for one in culprits
             if (request := named.get(ids[one.row]))
@@ -273,7 +273,7 @@ def _beneficiaries(reader: Reader, window: Window, us: Mapping[str, float], whol
     rows = reader.queries.rows("explain_traces", fragments, **window.bounds, trace_ids=asked)
     spans = {row["trace_id_hex"]: row["span_id_hex"] for row in rows}
     own = [one for one in top if one[0] in spans or not reader.tenant]
-    found = [
+    beneficiaries = [
         Culprit(
             by="request",
             name=trace_id[:8],
@@ -285,5 +285,5 @@ def _beneficiaries(reader: Reader, window: Window, us: Mapping[str, float], whol
         for trace_id, n in own[:_MOST]
     ]
     if others := sum(n for trace_id, n in top if trace_id not in spans) if reader.tenant else 0:
-        found.append(Culprit(by="tenant", name=ANOTHER_TENANT, time_s=others / 1e6, share=others / whole))
-    return found
+        beneficiaries.append(Culprit(by="tenant", name=ANOTHER_TENANT, time_s=others / 1e6, share=others / whole))
+    return beneficiaries

@@ -35,7 +35,7 @@ def deadlines(slos: Sequence[Slo], tokens: Sequence[Mapping[str, Any]]) -> list[
     if not known:
         return []
     index, offset = np.array(known, np.int64).T
-    found = []
+    by_slo = []
     for slo in slos:
         ttft, tpot = slo.thresholds.ttft, slo.thresholds.tpot
         if ttft is None or tpot is None:
@@ -43,7 +43,7 @@ def deadlines(slos: Sequence[Slo], tokens: Sequence[Mapping[str, Any]]) -> list[
         late = offset - ttft - index * tpot
         latest = int(late.argmax())
         is_late = late[latest] > 0
-        found.append(
+        by_slo.append(
             Deadlines(
                 slo=slo.name,
                 tokens=len(late),
@@ -52,4 +52,4 @@ def deadlines(slos: Sequence[Slo], tokens: Sequence[Mapping[str, Any]]) -> list[
                 latest_index=index[latest].item() if is_late else None,
             )
         )
-    return found
+    return by_slo

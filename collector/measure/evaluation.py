@@ -90,13 +90,13 @@ def count_by(
         sizes[value] += n
     place = {value: i for i, value in enumerate(sizes)}
     places = np.array([place[value] for value in population.group], int)
-    found = {}
+    by_value = {}
     for value in sorted(sizes, key=lambda value: (-sizes[value], value))[:most]:
         alone = replace(read.window, filter=all_of(read.window.filter, selected({column: [value]}, "group")))
         of_group = replace(read, window=alone, population=population.where(places == place[value]))
-        found[value] = _counted(of_group, promises, summands)
-    listed = all_of(read.window.filter, selected({column: [*found]}, "group"))
-    return Groups(replace(read.window, filter=listed), found, len(sizes))
+        by_value[value] = _counted(of_group, promises, summands)
+    listed = all_of(read.window.filter, selected({column: [*by_value]}, "group"))
+    return Groups(replace(read.window, filter=listed), by_value, len(sizes))
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,12 @@ def _read(
             reader.queries, window.filter, cells, slices(moments), sums=summands, others=others, group=group
         )
 
-    found = ended()
-    if not vantage and len({vantage for vantages, _ in found.others for vantage in vantages}) > 1:
+    population = ended()
+    if not vantage and len({vantage for vantages, _ in population.others for vantage in vantages}) > 1:
         window = counted_once(window)
-        found = ended()
+        population = ended()
     band, in_flight = len(moments) - 1, open_requests(reader, window)
-    population = found.with_open(in_flight, np.full(in_flight.size, band), column or "tenant")
+    population = population.with_open(in_flight, np.full(in_flight.size, band), column or "tenant")
     return _Read(window, complete_ns, band, population)
 
 
@@ -185,16 +185,16 @@ def open_requests(reader: Reader, window: Window) -> InFlight:
     """
     asked = repr((window.filter, window.end_ns))
     if asked not in reader.not_ended or reader.not_ended[asked][0] > window.start_ns:
-        found = read_in_flight(
+        in_flight = read_in_flight(
             reader.queries,
             window.filter,
             **window.bounds,
             lost_after_ns=reader.lost_after_ns,
             heard_until_ns=reader.heard_until_ns,
         )
-        reader.not_ended[asked] = window.start_ns, found
-    start_ns, found = reader.not_ended[asked]
-    return found if start_ns == window.start_ns else found.where(found.lost_at_ns >= window.start_ns)
+        reader.not_ended[asked] = window.start_ns, in_flight
+    start_ns, in_flight = reader.not_ended[asked]
+    return in_flight if start_ns == window.start_ns else in_flight.where(in_flight.lost_at_ns >= window.start_ns)
 
 
 def burn_windows(rules: Sequence[BurnRule]) -> set[int]:

@@ -267,11 +267,11 @@ class _Answer:
         """What the attainment would be. Without explained requests, it is what it is."""
         if isinstance(self._replays, Replays) and (replayed := self._replays.without(causes)):
             return replayed
-        found = self.rows.to_judge(self.question.promises).without(self.question.promises, causes)
+        kept = self.rows.to_judge(self.question.promises).without(self.question.promises, causes)
         counts = self.counted.requests
         judged, good = float(counts.tally.judged), float(counts.good)
         likely, low, high = (
-            None if one is None else one.attainment(good, judged) for one in (found.likely, found.low, found.high)
+            None if one is None else one.attainment(good, judged) for one in (kept.likely, kept.low, kept.high)
         )
         now = counts.attainment
         return WithoutOut(
@@ -327,7 +327,7 @@ class _Answer:
         return requests / (float(slo.budget) * judged)
 
     def _culprits(self, time_s: Floats) -> Mapping[str, list[Culprit]]:
-        found: dict[str, list[Culprit]] = defaultdict(list)
+        culprits: dict[str, list[Culprit]] = defaultdict(list)
         lost = {name: lost_at(self.rows, self._beyond, name) for name in PARTS}
 
         def beside(causes: Iterable[str]) -> Window:
@@ -335,16 +335,16 @@ class _Answer:
 
         if suffered_s := float(sum(time_s[PARTS.index(name)] for name in OF_PROMPTS)):
             to_blame = of_prompts(self.reader, beside(OF_PROMPTS), suffered_s=suffered_s)
-            found |= dict.fromkeys(OF_PROMPTS, to_blame)
+            culprits |= dict.fromkeys(OF_PROMPTS, to_blame)
         for name in ("preempted", "recompute"):
-            found[name] = of_kv(self.reader, self.counted.window, self.rows, self._beyond, name)
+            culprits[name] = of_kv(self.reader, self.counted.window, self.rows, self._beyond, name)
         held = holding_tenants(self.reader, beside(HELD))
         for name in PARTS:
             of_place = of_processes(lost[name], self._processes, name)
-            found[name] = [*found[name], *of_place] if name in OF_PROMPTS else found[name] or of_place
+            culprits[name] = [*culprits[name], *of_place] if name in OF_PROMPTS else culprits[name] or of_place
             if name in HELD:
-                found[name] = [*found[name], *of_holders(held, lost[name], name)]
-        return found
+                culprits[name] = [*culprits[name], *of_holders(held, lost[name], name)]
+        return culprits
 
     def _with_replays(self, culprits: Sequence[Culprit]) -> list[Culprit]:
         """These; the worst of a kind with what would be without them, if replays can tell."""
@@ -384,7 +384,7 @@ class _Answer:
 
     @cached_property
     def _levels(self) -> list[LevelOut]:
-        found = []
+        levels = []
         for number, level in reversed([*enumerate(get_args(Level))]):
             of_level = self.rows.rows["level"] == number
             if not of_level.any():
@@ -393,8 +393,8 @@ class _Answer:
             engines = sorted({self._processes[process].engine for process in served})
             weight = self._number(float(self.rows.weight[of_level].sum()))
             more = "" if level == "steps" else advice("unexplained", engines)
-            found.append(LevelOut(level=level, requests=weight, engines=engines, more=more))
-        return found
+            levels.append(LevelOut(level=level, requests=weight, engines=engines, more=more))
+        return levels
 
     def _models(self) -> list[ModelOut]:
         """The laws of the processes with most selected requests; none for a caller of one tenant."""

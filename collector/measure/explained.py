@@ -150,9 +150,9 @@ class Explained:
 
     def one_in(self, every: int) -> Explained:
         """By their keys one in so many, which stands for so many."""
-        found = self.at(np.flatnonzero(self.rows["key"] % np.uint32(every) == 0))
-        found.rows["weight"] *= every
-        return found
+        sample = self.at(np.flatnonzero(self.rows["key"] % np.uint32(every) == 0))
+        sample.rows["weight"] *= every
+        return sample
 
     @property
     def n(self) -> int:
@@ -182,8 +182,8 @@ def read_judged(reader: Reader, window: Window, cells: Cells) -> Explained:
 
 def one_in_judged(reader: Reader, window: Window) -> int:
     """Of so many requests of a window with causes one is read, that `MOST_JUDGED` are or about as many."""
-    found = reader.queries.row("explain_count", {"filter": of_causes(window)}, **window.bounds)
-    return one_in(found["n"], MOST_JUDGED)
+    counted = reader.queries.row("explain_count", {"filter": of_causes(window)}, **window.bounds)
+    return one_in(counted["n"], MOST_JUDGED)
 
 
 def _read_rows(reader: Reader, window: Window, cells: Cells, every: int, chosen: Fragment) -> Explained:
@@ -194,10 +194,10 @@ def _read_rows(reader: Reader, window: Window, cells: Cells, every: int, chosen:
 
 def _newest(rows: Array) -> Array:
     """Of each request its row with the highest version, in the order of `rows`."""
-    found = marks(rows["end_ns"], rows["key"])
-    order = np.lexsort((rows["version"], found))
+    requests = marks(rows["end_ns"], rows["key"])
+    order = np.lexsort((rows["version"], requests))
     is_last = np.ones(len(rows), bool)
-    is_last[:-1] = found[order][1:] != found[order][:-1]
+    is_last[:-1] = requests[order][1:] != requests[order][:-1]
     return rows[np.sort(order[is_last])]
 
 
@@ -211,8 +211,8 @@ def of_causes(window: Window) -> Fragment:
     """The window's filter for the table `causes`, which has no ids: a filter by them asks the requests."""
     if "start_ns" not in window.filter.parameters:
         return window.filter
-    found = part("keys_of_requests", {"filter": window.filter})
-    return Fragment(found.sql, {**found.parameters, **window.bounds})
+    keys = part("keys_of_requests", {"filter": window.filter})
+    return Fragment(keys.sql, {**keys.parameters, **window.bounds})
 
 
 @dataclass(frozen=True)
@@ -227,11 +227,11 @@ class Rows:
     @classmethod
     def of(cls, chosen: Array, known: Explained, scale: float) -> Rows:
         """The chosen ones among those whose causes are known, in the order of `chosen`. Each stands for so many."""
-        wanted, found = (marks(one["end_ns"], one["key"]) for one in (chosen, known.rows))
-        order = np.argsort(found, kind="stable")
-        at = np.searchsorted(found, wanted, sorter=order) if known.n else np.zeros(len(wanted), np.int64)
+        wanted, present = (marks(one["end_ns"], one["key"]) for one in (chosen, known.rows))
+        order = np.argsort(present, kind="stable")
+        at = np.searchsorted(present, wanted, sorter=order) if known.n else np.zeros(len(wanted), np.int64)
         places = order[np.minimum(at, known.n - 1)] if known.n else at
-        is_there = found[places] == wanted if known.n else np.zeros(len(wanted), bool)
+        is_there = present[places] == wanted if known.n else np.zeros(len(wanted), bool)
         requests = chosen[is_there]
         return cls(known.at(places[is_there]), requests, requests["weight"] * scale)
 
@@ -278,8 +278,8 @@ class Rows:
 
 def marks(end_ns: npt.NDArray[np.int64], key: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     """A number for each end and key. Those of two requests are equal once in 2^64 pairs."""
-    found: npt.NDArray[np.uint64] = end_ns.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key.astype(np.uint64)
-    return found
+    mixed: npt.NDArray[np.uint64] = end_ns.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key.astype(np.uint64)
+    return mixed
 
 
 def _microseconds(values: npt.NDArray[np.uint32]) -> Floats:

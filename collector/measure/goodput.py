@@ -80,13 +80,13 @@ def goodput(
         window=WindowOut.of(window, counted.complete_ns), thresholds=ThresholdsOut.of(thresholds), **_judged(counted)
     )
     if group_by is not None:
-        found = groups_of(reader, counted.window, *group_by)
-        own = [replace(window, filter=all_of(counted.window.filter, one.has)) for one in found.groups]
+        groups = groups_of(reader, counted.window, *group_by)
+        own = [replace(window, filter=all_of(counted.window.filter, one.has)) for one in groups.groups]
         answer.groups = [
             JudgedGroup(**one.names, **_judged(count(reader, of, vantage, [Promise.to_all(thresholds)])))
-            for one, of in zip(found.groups, own, strict=True)
+            for one, of in zip(groups.groups, own, strict=True)
         ]
-        answer.groups_total = found.total
+        answer.groups_total = groups.total
     if with_surface:
         answer.surface = surface(thresholds, counted)
     return answer

@@ -62,10 +62,10 @@ def groups_of(reader: Reader, window: Window, column: str, most: int, *, of_proc
     if of_processes:
         sizes = Counter({process: sizes[process] for process in _processes(reader, window)})
     listed = sorted(sizes, key=lambda value: (-sizes[value], value))[:most]
-    found = [Group(_names(value), _having(column, [value])) for value in listed]
+    groups = [Group(_names(value), _having(column, [value])) for value in listed]
     if len(sizes) > most:
-        found.append(Group(_names(None), negated(_having(column, listed))))
-    return Groups(found, len(sizes))
+        groups.append(Group(_names(None), negated(_having(column, listed))))
+    return Groups(groups, len(sizes))
 
 
 def _requests(reader: Reader, window: Window, column: str) -> Counter[str | Process]:

@@ -75,8 +75,8 @@ def heatmap(
         "known": Fragment(_KNOWN.get(metric, f"{metric}_us BETWEEN 1 AND {LARGEST_US}")),
         "filter": all_of(window.filter, chosen),
     }
-    found = reader.queries.row("heatmap_range", fragments, **window.bounds)
-    low, high = _octaves(found["least_us"], found["most_us"], rows)
+    extent = reader.queries.row("heatmap_range", fragments, **window.bounds)
+    low, high = _octaves(extent["least_us"], extent["most_us"], rows)
     width_ns = ceil((window.end_ns - window.start_ns) / columns)
     grid = reader.queries.array(
         "heatmap", {**fragments, "bad": bad}, _CELL, **window.bounds,
@@ -88,7 +88,7 @@ def heatmap(
         metric=metric,
         start=rfc3339(window.start_ns),
         column_s=width_ns / SECOND_NS,
-        edges_s=(2 ** np.linspace(low, high, rows + 1) / 1e6).tolist() if found["most_us"] else [],
+        edges_s=(2 ** np.linspace(low, high, rows + 1) / 1e6).tolist() if extent["most_us"] else [],
         thresholds_s=sorted({ns / SECOND_NS for one in slos if (ns := one.thresholds.given().get(metric))}),
         cells=[
             Cell(x=x, y=y - 1 if y else None, requests=as_number(n), bad=as_number(bad_ones), failed=as_number(failed))

@@ -34,8 +34,8 @@ def held_up(reason: str) -> str:
 
 def by_kv(start_ns: int, end_ns: int) -> Fragment:
     """Requests that KV blocks held up, and that ended between two moments."""
-    found = part("held_up_by_kv", {"held": Fragment(held_up("kv"))})
-    return Fragment(found.sql, {**found.parameters, "cause_start_ns": start_ns, "cause_end_ns": end_ns})
+    held = part("held_up_by_kv", {"held": Fragment(held_up("kv"))})
+    return Fragment(held.sql, {**held.parameters, "cause_start_ns": start_ns, "cause_end_ns": end_ns})
 
 
 def kv_waits(reader: Reader, window: Window) -> Iterator[Incident]:
@@ -53,12 +53,12 @@ def kv_waits(reader: Reader, window: Window) -> Iterator[Incident]:
     by_process: dict[Process, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         by_process[Process.of(row)].append(row)
-    for process, found in by_process.items():
-        places = np.array([row["bucket"] for row in found])  # 0 is the last one of the window
+    for process, of_process in by_process.items():
+        places = np.array([row["bucket"] for row in of_process])  # 0 is the last one of the window
         sums = {}
         for name in ("waited_us", "waited_kv_us", "held", "n"):
             values = np.zeros(int(places.max()) + 2 * wide)
-            values[places] = [row[name] for row in found]
+            values[places] = [row[name] for row in of_process]
             after = np.append(np.cumsum(values[::-1])[::-1], 0.0)
             sums[name] = values, after[: len(values) - wide] - after[wide : len(values)]
         holds = (sums["held"][1] >= condition.least) & (

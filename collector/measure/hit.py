@@ -75,8 +75,8 @@ def _who(reader: Reader, recent: Window, slo: Slo) -> str | None:
     longer = replace(recent, start_ns=before_ns)
     bad, good = (wanted(reader, longer, slo, verdict)[0] for verdict in ("bad", "good"))
     bad = all_of(bad, Fragment("end >= fromUnixTimestamp64Nano({hit_ns:Int64})", {"hit_ns": recent.start_ns}))
-    found = differences(reader, longer, bad, any_of(bad, good), whole=False).differences
-    clear = [one for one in found if one.selected.share >= _LEAST_SHARE and _lift(one) >= _LEAST_LIFT]
+    differing = differences(reader, longer, bad, any_of(bad, good), whole=False).differences
+    clear = [one for one in differing if one.selected.share >= _LEAST_SHARE and _lift(one) >= _LEAST_LIFT]
     told = [_of_share(one, first=i == 0) for i, one in enumerate(clear[:_MOST_NAMED])]
     return f"{', '.join(told)}." if told else None
 
@@ -100,27 +100,27 @@ def _words(trait: Trait) -> str:
     return f"are of {trait.dimension} {value}" if value else f"have no {trait.dimension}"
 
 
-def _why(top: TopCause | None, found: Explanation) -> str | None:
+def _why(top: TopCause | None, explained: Explanation) -> str | None:
     """The burn's top cause is that beyond good requests. `/explain` compares with all, of which most may be bad."""
     if told := cause_of(top):
         return told
-    if sum(one.bad for one in found.not_ended) > found.selected.requests:
-        texts = [named(one.text, _LONGEST_TEXT) for one in found.not_ended if one.bad][:_MOST_NAMED]
-        many = "Most of them have not" if found.selected.requests else "None of them has"
+    if sum(one.bad for one in explained.not_ended) > explained.selected.requests:
+        texts = [named(one.text, _LONGEST_TEXT) for one in explained.not_ended if one.bad][:_MOST_NAMED]
+        many = "Most of them have not" if explained.selected.requests else "None of them has"
         return f"{many} ended. {'; '.join(texts)}."
-    if not found.selected.requests:
+    if not explained.selected.requests:
         return None
-    if top is None and found.parts and not found.parts[0].share and found.selected.explained:
-        failed = found.selected.failed / found.selected.requests
+    if top is None and explained.parts and not explained.parts[0].share and explained.selected.explained:
+        failed = explained.selected.failed / explained.selected.requests
         if failed >= _LEAST_SHARE:
             return f"{percent(failed)} of them failed, and took no longer than typical requests."
-    more = next((level.more for level in reversed(found.levels) if level.more), None)
-    return f"Cause not known: {more or found.note or 'no cause took more of their time than of good requests.'}"
+    more = next((level.more for level in reversed(explained.levels) if level.more), None)
+    return f"Cause not known: {more or explained.note or 'no cause took more of their time than of good requests.'}"
 
 
-def _without(found: Explanation) -> str | None:
-    top = next(iter(found.without), None)
-    if top is None or top.attainment is None or found.attainment is None:
+def _without(explained: Explanation) -> str | None:
+    top = next(iter(explained.without), None)
+    if top is None or top.attainment is None or explained.attainment is None:
         return None
-    then, now = percent(top.attainment), percent(found.attainment)
+    then, now = percent(top.attainment), percent(explained.attainment)
     return None if then == now else f"Without it, {then} since then would be good instead of {now}."

@@ -63,11 +63,11 @@ def without_doubles(reader: Reader, window: Window, vantage: Sequence[str]) -> W
     """
     if vantage:
         return window
-    found = [
+    vantages = [
         one.columns(reader.queries, "vantages", {}, window.filter)["vantage"]
         for one in slices([window.end_ns, window.start_ns])
     ]
-    return counted_once(window) if len(set(chain(*found))) > 1 else window
+    return counted_once(window) if len(set(chain(*vantages))) > 1 else window
 
 
 def read_hops(reader: Reader, rows: Sequence[Row]) -> list[list[Hop]]:
@@ -110,14 +110,14 @@ def hops(row: Row, others: Iterable[Row]) -> list[Hop]:
 
     Of the answers to one request (n > 1), which its server reports one by one, the longest is the hop.
     """
-    found = {_reporter(row): row}
+    by_reporter = {_reporter(row): row}
     for other in others:
-        known = found.setdefault(_reporter(other), other) if _same(row, other) else row
+        known = by_reporter.setdefault(_reporter(other), other) if _same(row, other) else row
         if known is not row and known["e2e_ns"] < other["e2e_ns"]:
-            found[_reporter(other)] = other
-    if len(found) < 2:
+            by_reporter[_reporter(other)] = other
+    if len(by_reporter) < 2:
         return []
-    path = sorted(found.values(), key=lambda hop: (hop["vantage"] == "server", -hop["e2e_ns"]))
+    path = sorted(by_reporter.values(), key=lambda hop: (hop["vantage"] == "server", -hop["e2e_ns"]))
     return [_hop(hop, after) for hop, after in pairwise([*path, None]) if hop is not None]
 
 

@@ -177,9 +177,9 @@ def read_in_flight(
     judged = partial(
         judge_in_flight, columns, end_ns=end_ns, lost_after_ns=lost_after_ns, heard_until_ns=heard_until_ns
     )
-    found = judged({})
-    old = {found.processes[i] for i in np.flatnonzero(found.elapsed_ns >= lost_after_ns)}
-    return judged(last_steps(queries, old, end_ns)) if old else found
+    in_flight = judged({})
+    old = {in_flight.processes[i] for i in np.flatnonzero(in_flight.elapsed_ns >= lost_after_ns)}
+    return judged(last_steps(queries, old, end_ns)) if old else in_flight
 
 
 def read_not_ended(queries: Queries, selection: Fragment, **bounds: int) -> Mapping[str, Sequence[Any]]:
@@ -190,8 +190,8 @@ def read_not_ended(queries: Queries, selection: Fragment, **bounds: int) -> Mapp
     announced = read_announced(queries, selection, **bounds)
     if not len(queries.array("any_ended_since", {}, np.uint8, end_ns=bounds["end_ns"])):
         return announced
-    found = queries.columns("ended_since", {"filter": selection}, end_ns=bounds["end_ns"])
-    both = {name: [*announced[name], *found[name]] for name in announced.keys() | found.keys()}
+    ended_since = queries.columns("ended_since", {"filter": selection}, end_ns=bounds["end_ns"])
+    both = {name: [*announced[name], *ended_since[name]] for name in announced.keys() | ended_since.keys()}
     return defaultdict(list, both)
 
 
@@ -201,12 +201,12 @@ def read_announced(queries: Queries, selection: Fragment, **bounds: int) -> Mapp
     Ends are looked for from the oldest announced request on. That bound is a number, so that the store leaves out the
     days before it. As a subquery it costs more than a query.
     """
-    found = queries.columns("announced", {"filter": selection}, **bounds)
-    if not found["began_ns"]:
+    announced = queries.columns("announced", {"filter": selection}, **bounds)
+    if not announced["began_ns"]:
         return defaultdict(list)
-    ended = queries.array("ended_announced", {}, np.uint64, first_ns=min(found["began_ns"]))
-    is_open = ~np.isin(np.array(found.pop("key"), np.uint64), ended)
-    return defaultdict(list, {name: [*compress(values, is_open)] for name, values in found.items()})
+    ended = queries.array("ended_announced", {}, np.uint64, first_ns=min(announced["began_ns"]))
+    is_open = ~np.isin(np.array(announced.pop("key"), np.uint64), ended)
+    return defaultdict(list, {name: [*compress(values, is_open)] for name, values in announced.items()})
 
 
 def judge_in_flight(
@@ -250,11 +250,11 @@ def _last_step(steps: Steps, process: Process) -> int:
 
 def last_steps(queries: Queries, processes: Collection[Process], end_ns: int) -> dict[Process, int]:
     """When each process, and that of all tenants of its name, began its last step of the last day."""
-    found: dict[Process, int] = {}
+    last: dict[Process, int] = {}
     asked = {*processes, *(process.of_all_tenants for process in processes)}
     for back_ns in _LOOK_BACK_NS:
-        missing = sorted(asked - found.keys())
+        missing = sorted(asked - last.keys())
         if missing:
             rows = queries.rows("last_steps", processes=missing, since_ns=end_ns - back_ns, end_ns=end_ns)
-            found |= {Process.of(row): row["last_ns"] for row in rows}
-    return found
+            last |= {Process.of(row): row["last_ns"] for row in rows}
+    return last

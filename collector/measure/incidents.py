@@ -52,12 +52,12 @@ FINDERS: Final[Mapping[Cause, Callable[[Reader, Window], Iterator[Incident]]]] =
 def incidents(reader: Reader, window: Window) -> Incidents:
     """Incidents of the window: first those that fire at its end, then the others, each newest first."""
     told = WindowOut.of(window, reader.complete_ns)
-    found = _found(reader, window)
+    selected = _found(reader, window)
     unfiltered = replace(window, filter=reader.tenant_filter)
-    everything = found if window == unfiltered else _found(reader, unfiltered)
-    inside = _firing(found)
+    everything = selected if window == unfiltered else _found(reader, unfiltered)
+    inside = _firing(selected)
     of_all_tenants = {(*key[:-1], None) for key in inside}  # the burn of a tenant is one of the SLO, too
-    newest_first = sorted(sorted(found, key=lambda i: (i.cause, i.title)), key=lambda i: i.start, reverse=True)
+    newest_first = sorted(sorted(selected, key=lambda i: (i.cause, i.title)), key=lambda i: i.start, reverse=True)
     listed, left_out = _most_of_each_cause(sorted(newest_first, key=lambda i: not i.firing))
     outside = _firing(everything) - inside - of_all_tenants
     listed = with_top_causes(reader, window, listed)

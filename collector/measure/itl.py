@@ -66,9 +66,9 @@ def itl_by(queries: Queries, window: Window, column: str) -> dict[str, Distribut
     if first_ns is None:
         return {}
     fragments = {"column": column_of(column, "by"), "filter": window.filter}
-    found = queries.columns("itl_by_group", fragments, **window.bounds, first_ns=first_ns)
-    values, place = np.unique(np.array(found["value"], object), return_inverse=True)
-    us, n = (np.array(found[name], np.int64) for name in ("duration_us", "n"))
+    columns = queries.columns("itl_by_group", fragments, **window.bounds, first_ns=first_ns)
+    values, place = np.unique(np.array(columns["value"], object), return_inverse=True)
+    us, n = (np.array(columns[name], np.int64) for name in ("duration_us", "n"))
     return {value: distribution(us[place == i], n[place == i]) for i, value in enumerate(values.tolist())}
 
 
@@ -104,8 +104,8 @@ def _percentiles_ns(values_us: Array, counts: Array) -> list[float]:
     low, high = (
         values_ns[np.searchsorted(until, part(ranks), side="right")].astype(float) for part in (np.floor, np.ceil)
     )
-    found: list[float] = (low + (ranks - np.floor(ranks)) * (high - low)).tolist()
-    return found
+    percentiles: list[float] = (low + (ranks - np.floor(ranks)) * (high - low)).tolist()
+    return percentiles
 
 
 def added(parts: Sequence[Counts]) -> Counts:
@@ -157,12 +157,12 @@ def by_bucket(queries: Queries, window: Window, step_ns: int) -> Buckets:
         return read(window.start_ns, window.end_ns, None)
     midnights = range(-(-window.start_ns // DAY_NS) * DAY_NS, window.end_ns, DAY_NS)
     now = queries.versions()
-    found: Buckets = []
+    buckets: Buckets = []
     for a, b in pairwise(sorted({window.start_ns, *midnights, window.end_ns})):
         if ("requests", partition(a // DAY_NS)) in now:
             of_day: Buckets = _remembered(queries, window, a, b, asked) if b - a == DAY_NS else read(a, b, None)
-            found += of_day
-    return found
+            buckets += of_day
+    return buckets
 
 
 def _of_many_days(queries: Queries, window: Window, first_ns: int, last_ns: int) -> Buckets:
@@ -261,8 +261,8 @@ def _read(queries: Queries, window: Window, start_ns: int, end_ns: int, first_ns
 
 def first_start(queries: Queries, matching: Fragment, start_ns: int, end_ns: int) -> int | None:
     """When the first of the requests began that ended ok in this time; None without one."""
-    found: int | None = queries.row("first_start", {"filter": matching}, start_ns=start_ns, end_ns=end_ns)["first_ns"]
-    return found
+    first: int | None = queries.row("first_start", {"filter": matching}, start_ns=start_ns, end_ns=end_ns)["first_ns"]
+    return first
 
 
 def _key(window: Window) -> tuple[str, str]:

@@ -51,12 +51,12 @@ def exact(reader: Reader, window: Window, ok: Number) -> dict[str, Distribution]
     if whole:
         rest = _rest(reader.queries, window.filter, [one.ended for one in parts if not one.hours])
         asked, values = (parts, np.empty((0, len(LATENCIES)))) if rest is None else (whole, rest)
-        found = {
+        distributions = {
             name: _in_attempts(reader.queries, window.filter, asked, name, values[:, i])
             for i, name in enumerate(LATENCIES)
         }
-        known = {name: distribution for name, distribution in found.items() if distribution is not None}
-        if len(known) == len(found):
+        known = {name: distribution for name, distribution in distributions.items() if distribution is not None}
+        if len(known) == len(distributions):
             return known
     row = reader.queries.row("latencies", {"filter": window.filter}, **window.bounds)
     return {name: Distribution.of(row, name) for name in LATENCIES}
@@ -168,9 +168,9 @@ def _first_us(bucket: int) -> int:
 
 def estimated(reader: Reader, window: Window) -> tuple[dict[str, Distribution], dict[str, QuantileErrors]]:
     """The distributions by the weights of sampled requests, and the errors of those that have values, by field."""
-    found = {name: _estimated(reader, window, name) for name in LATENCIES}
-    errors = {f"{name}_s": errors for name, (_, errors) in found.items() if errors is not None}
-    return {name: distribution for name, (distribution, _) in found.items()}, errors
+    estimates = {name: _estimated(reader, window, name) for name in LATENCIES}
+    errors = {f"{name}_s": errors for name, (_, errors) in estimates.items() if errors is not None}
+    return {name: distribution for name, (distribution, _) in estimates.items()}, errors
 
 
 def _estimated(reader: Reader, window: Window, name: str) -> tuple[Distribution, QuantileErrors | None]:

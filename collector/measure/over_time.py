@@ -32,9 +32,9 @@ def ended_by_bucket(
     They are `requests`, `failed`, `cancelled`, and `output_tokens`, which is None when no request tells its tokens.
     `covered` is the part of the window that is complete.
     """
-    found = _read(reader, covered, step_ns, slos)
-    outcomes = found.judged.of_all_slos().items()
-    return found.by_band({name: outcomes[of] for name, of in _COUNTED.items()}), found.sampled
+    population = _read(reader, covered, step_ns, slos)
+    outcomes = population.judged.of_all_slos().items()
+    return population.by_band({name: outcomes[of] for name, of in _COUNTED.items()}), population.sampled
 
 
 def judged_by_bucket(
@@ -46,14 +46,14 @@ def judged_by_bucket(
     would be bad in the last one, whenever they came. Behind the part of the window that is complete there is no bucket:
     the ended requests are not known there.
     """
-    found = _read(reader, covered, step_ns, slos)
+    population = _read(reader, covered, step_ns, slos)
     if covered.end_ns > window.start_ns:
         in_flight = open_requests(reader, window)
         bad = in_flight.judged(slos).of_all_slos().bad & in_flight.is_lost & (in_flight.lost_at_ns < covered.end_ns)
         lost = in_flight.where(bad)
-        found = found.with_open(lost, lost.lost_at_ns // step_ns * step_ns)
-    by_bucket = found.by_band(found.judged.of_all_slos().items())
-    return {at_ns: _of(counts) for at_ns, counts in by_bucket.items()}, found.sampled
+        population = population.with_open(lost, lost.lost_at_ns // step_ns * step_ns)
+    by_bucket = population.by_band(population.judged.of_all_slos().items())
+    return {at_ns: _of(counts) for at_ns, counts in by_bucket.items()}, population.sampled
 
 
 def spent_ns(reader: Reader, window: Window, slo: Slo) -> int | None:
@@ -62,9 +62,9 @@ def spent_ns(reader: Reader, window: Window, slo: Slo) -> int | None:
     The window ends when the one asked about does. None where the ended ones alone are not so many.
     """
     whole = replace(window, start_ns=max(0, window.end_ns - slo.window))
-    found = _read(reader, whole, HOUR_NS, [slo])
-    outcomes = found.judged.outcomes(0)
-    hours = found.by_band({"bad": outcomes.bad, "good": outcomes.good})
+    population = _read(reader, whole, HOUR_NS, [slo])
+    outcomes = population.judged.outcomes(0)
+    hours = population.by_band({"bad": outcomes.bad, "good": outcomes.good})
     left = float(slo.budget) * sum(counts["bad"] + counts["good"] for counts in hours.values())
     for at_ns, counts in hours.items():
         left -= counts["bad"]

@@ -75,8 +75,8 @@ class Population:
 
     def having(self, flags: Bools, band: int | None = None) -> Bools:
         """The values of the cells with this flag; of all bands, or of one."""
-        found = flags[self.cell]
-        return found if band is None else found & (self.band == band)
+        flagged = flags[self.cell]
+        return flagged if band is None else flagged & (self.band == band)
 
     def count(self, flags: Bools, band: int | None = None) -> Number:
         """The requests in the cells with this flag."""
@@ -148,15 +148,15 @@ def read_ended(
     always = {"cell": cells.cell, "tenant_group": _ALL_TOGETHER if group is None else group, "others": others}
 
     def read(numbers: Mapping[str, Fragment]) -> list[Arrays]:
-        found = (one.packed(queries, "cells", {**always, **numbers, "by": one.band}, matching) for one in parts)
-        return [columns for columns in found if columns]
+        packed = (one.packed(queries, "cells", {**always, **numbers, "by": one.band}, matching) for one in parts)
+        return [columns for columns in packed if columns]
 
-    found = read(counted)
-    sampled = any(columns["sampled"].any() for columns in found)
-    found = read(weighed) if sampled else found
+    of_parts = read(counted)
+    sampled = any(columns["sampled"].any() for columns in of_parts)
+    of_parts = read(weighed) if sampled else of_parts
 
     def column(name: str, kind: npt.DTypeLike) -> npt.NDArray[Any]:
-        parts = [columns[name].ravel() for columns in found]
+        parts = [columns[name].ravel() for columns in of_parts]
         return np.concatenate([np.empty(0, kind), *parts], dtype=kind, casting="unsafe")
 
     different, cell = np.unique(column("cell", np.uint64), return_inverse=True)
@@ -169,7 +169,7 @@ def read_ended(
         variance=column("variance", np.float64),
         of_sampled=column("sampled", np.float64),
         sums=dict(zip(sums, column("sums", np.float64).reshape(-1, len(sums) or 1).T, strict=False)),
-        others=[one for columns in found for one in columns["others"].tolist()],
+        others=[one for columns in of_parts for one in columns["others"].tolist()],
         sampled=sampled,
     )
 

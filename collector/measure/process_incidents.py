@@ -73,13 +73,13 @@ def _given_up(reader: Reader, window: Window) -> tuple[InFlight, Ints]:
     In an outage of the collector nobody gives up a request, and the alert asks for what was given up lately. So an
     engine that died in an outage is lost from its end on. The counters remember a day.
     """
-    found = open_requests(reader, replace(window, start_ns=min(window.start_ns, window.end_ns - DAY_NS)))
-    given_up = found.lost_at_ns.copy()
-    for i in np.flatnonzero(found.is_lost).tolist():
-        at_ns = reader.given_up_ns(found.key(i))
+    not_ended = open_requests(reader, replace(window, start_ns=min(window.start_ns, window.end_ns - DAY_NS)))
+    given_up = not_ended.lost_at_ns.copy()
+    for i in np.flatnonzero(not_ended.is_lost).tolist():
+        at_ns = reader.given_up_ns(not_ended.key(i))
         given_up[i] = max(given_up[i], at_ns if at_ns <= window.end_ns else 0)
     inside = given_up >= window.start_ns
-    return found.where(inside), given_up[inside]
+    return not_ended.where(inside), given_up[inside]
 
 
 def _sampled_processes_in_trouble(reader: Reader, window: Window) -> Iterator[Incident]:

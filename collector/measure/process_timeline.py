@@ -114,21 +114,21 @@ def _lane(row: dict[str, Any], phases: Sequence[dict[str, Any]], begin_ns: int) 
 
 
 def _in_flight(reader: Reader, window: Window, process: Process) -> list[Lane]:
-    found = open_requests(reader, window)
-    columns = found.columns
+    in_flight = open_requests(reader, window)
+    columns = in_flight.columns
     return [
         Lane(
             trace_id=columns["trace_id"][i].hex(),
             span_id=columns["span_id"][i].hex(),
-            offset_s=(int(found.began_ns[i]) - window.start_ns) / SECOND_NS,
-            e2e_s=int(found.elapsed_ns[i]) / SECOND_NS,
-            ttft_s=seconds(int(found.ttft_ns[i]) if found.ttft_ns[i] >= 0 else None),
-            status="lost" if found.is_lost[i] else "in_flight",
+            offset_s=(int(in_flight.began_ns[i]) - window.start_ns) / SECOND_NS,
+            e2e_s=int(in_flight.elapsed_ns[i]) / SECOND_NS,
+            ttft_s=seconds(int(in_flight.ttft_ns[i]) if in_flight.ttft_ns[i] >= 0 else None),
+            status="lost" if in_flight.is_lost[i] else "in_flight",
             tenant=columns["tenant"][i],
             input_tokens=None,
             output_tokens=None,
             phases=[],
         )
-        for i in range(found.size)
-        if found.processes[i] == process
+        for i in range(in_flight.size)
+        if in_flight.processes[i] == process
     ]

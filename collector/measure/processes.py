@@ -84,13 +84,13 @@ def processes(reader: Reader, window: Window, vantage: Sequence[str]) -> Process
     told = WindowOut.of(window, reader.complete_ns)
     known = processes_of(signs_of_life(reader, window))
     known += only_sampled(known, samples.sampled(reader, window, ("up", "running")))
-    found = _Found(reader, window, vantage, known)
-    rows = [found.numbers(one) for one in known]
+    read = _Read(reader, window, vantage, known)
+    rows = [read.numbers(one) for one in known]
     rows.sort(key=lambda one: ("hangs", "lost").index(one.state) if one.state in ("hangs", "lost") else 2)
-    return Processes(window=told, step_s=found.step_ns / SECOND_NS, processes=rows[:MOST], processes_total=len(rows))
+    return Processes(window=told, step_s=read.step_ns / SECOND_NS, processes=rows[:MOST], processes_total=len(rows))
 
 
-class _Found:
+class _Read:
     """What was read of all processes of a window."""
 
     def __init__(self, reader: Reader, window: Window, vantage: Sequence[str], known: Sequence[dict[str, Any]]) -> None:
@@ -150,11 +150,11 @@ class _Found:
         return [i for i in np.flatnonzero(chosen).tolist() if self._open.processes[i] == process]
 
     def _state(self, process: Process, last_seen_ns: int) -> tuple[State, int | None]:
-        found, end_ns = self._open, self._window.end_ns
-        if rows := self._rows(process, found.no_progress & ~found.is_lost):
-            return "hangs", int(np.maximum(found.began_ns, found.last_step_ns)[rows].min())
-        if rows := self._rows(process, found.is_lost):
-            seen_ns = int(found.seen_ns[rows].max())
+        in_flight, end_ns = self._open, self._window.end_ns
+        if rows := self._rows(process, in_flight.no_progress & ~in_flight.is_lost):
+            return "hangs", int(np.maximum(in_flight.began_ns, in_flight.last_step_ns)[rows].min())
+        if rows := self._rows(process, in_flight.is_lost):
+            seen_ns = int(in_flight.seen_ns[rows].max())
             if seen_ns >= last_seen_ns - SECOND_NS:
                 return "lost", seen_ns
         return ("ok", None) if last_seen_ns > end_ns - _QUIET_NS else ("quiet", last_seen_ns)

@@ -89,8 +89,8 @@ class Reader:
 
     def slo_changes(self, start_ns: int, end_ns: int) -> list[SloChange]:
         """The changes of the SLOs that the caller may see, the earliest first."""
-        found = self._source.slo_file.changes(start_ns, end_ns)
-        return [one for one in found if not (self.tenant and one.tenants) or self.tenant in one.tenants]
+        changes = self._source.slo_file.changes(start_ns, end_ns)
+        return [one for one in changes if not (self.tenant and one.tenants) or self.tenant in one.tenants]
 
     @property
     def tenant_filter(self) -> Fragment:

@@ -104,8 +104,8 @@ class Replays:
         left_out = frozenset(causes) - KV | ({"wait_kv"} if KV & {*causes} else set())
         if left_out not in self._known:
             self._known[left_out] = self._replayed(left_out)
-        found = self._known[left_out]
-        return found and found.model_copy(update={"causes": sorted(causes, key=PARTS.index)})
+        answer = self._known[left_out]
+        return answer and answer.model_copy(update={"causes": sorted(causes, key=PARTS.index)})
 
     def without_requests(self, left_out: Array) -> WithoutOut | None:
         """The attainment of the other requests if these rows of `read_chosen` had never come. None: nobody knows."""
@@ -120,7 +120,7 @@ class Replays:
             if time.monotonic() > self.clock:
                 self._late = True
                 return None
-            found = replay(
+            outcome = replay(
                 one.requests,
                 one.found.phases,
                 one.found.steps,
@@ -130,16 +130,16 @@ class Replays:
                 without=causes,
                 left_out=np.isin(_marks(one.found.requests), gone),
             )
-            if found is None:
+            if outcome is None:
                 continue
             place = one.place[one.wanted]
             can = np.zeros(len(one.wanted), np.bool_)
             can[one.wanted] = self.ok[place]
             recorded = np.zeros(len(one.wanted), np.bool_)
             recorded[one.wanted] = self.good[place]
-            found = replace(found, replayed=found.replayed & can)
-            kept.append(found.kept(recorded, **limits))
-            unknown -= int((found.replayed & found.wanted).sum())
+            outcome = replace(outcome, replayed=outcome.replayed & can)
+            kept.append(outcome.kept(recorded, **limits))
+            unknown -= int((outcome.replayed & outcome.wanted).sum())
             rest[place] = False
         if not kept:
             return None
@@ -190,14 +190,14 @@ def read_replays(reader: Reader, population: Window, promise: Promise) -> Replay
     references = References(reader.queries, [row["service"] for row in rows], start_ns // SECOND_NS)
     variants: Mapping[int, str] = {row["process"]: row["variant"] for row in rows}
     served, silent = [], []
-    for process, found in happened(reader.queries, processes):
-        if found.scheduling is None:
+    for process, there in happened(reader.queries, processes):
+        if there.scheduling is None:
             silent.append(process.instance)
             continue
-        place = _places(found.requests, chosen)
+        place = _places(there.requests, chosen)
         stored = references.of(process.key, process.service, variants[process.key])
         model = stored.model if stored else None
-        served.append(_Served(found, found.scheduling, model, place, place >= 0))
+        served.append(_Served(there, there.scheduling, model, place, place >= 0))
     if not served:
         return f"the engine has not told its limits: {', '.join(silent[:3])}"
     known = marks(chosen["end_ns"], chosen["key"])

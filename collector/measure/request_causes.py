@@ -74,13 +74,13 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
     prompts = [PARTS.index(name) for name in OF_PROMPTS]
     delayed = any(times[prompts].any() for times in (rows.times.ttft, rows.times.rest))
     of_prompts = of_victim(reader, row) if level == "steps" and delayed else {}
-    found, usual, named = [], {}, load_causes()
+    causes, usual, named = [], {}, load_causes()
     for of, whole_ns in _wholes(row).items():
         beyond = Beyond.of(rows.times, None if typical is None else typical.like(rows.rows["model"]), [of])
         usual[f"typical_{of}_s"] = None if typical is None else float(beyond.typical[:, 0].sum()) / 1e6
         times_ns = np.round(1000 * beyond.time[:, 0]).astype(np.int64)
         times_ns[times_ns.argmax() if times_ns.any() else -1] += whole_ns - int(times_ns.sum())
-        found += [
+        causes += [
             RequestCause(
                 cause=name,
                 group=named[name].group,
@@ -93,7 +93,7 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
             for i, name in enumerate(PARTS)
             if times_ns[i]
         ]
-    return RequestCauses(level=level, causes=sorted(found, key=lambda one: -one.time_s), **usual)
+    return RequestCauses(level=level, causes=sorted(causes, key=lambda one: -one.time_s), **usual)
 
 
 def _wholes(row: Mapping[str, Any]) -> dict[Literal["ttft", "rest"], int]:

@@ -48,8 +48,8 @@ def causes_of_rows(reader: Reader, rows: Sequence[Mapping[str, Any]]) -> list[Ro
     known = read_explained(reader, window, window, Cells([]), 1, 1)
     keys = zip(known.rows["end_ns"].tolist(), known.rows["key"].tolist(), strict=True)
     places = {key: place for place, key in enumerate(keys)}
-    found = (places.get((end, row["key"])) for end, row in zip(ends, rows, strict=True))
-    return [None if place is None else _of(known, place) for place in found]
+    wanted = (places.get((end, row["key"])) for end, row in zip(ends, rows, strict=True))
+    return [None if place is None else _of(known, place) for place in wanted]
 
 
 def _of(known: Explained, place: int) -> RowCauses:

@@ -89,14 +89,14 @@ def _present(rows: Iterable[Mapping[str, Any]], scraper: str, seen_ns: int) -> I
 
 
 def _values(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for row in rows:
         name, value = row["name"], float(row["newest"])
         common = common_names().get(name)
         if common is None or row["newest_kind"] == "delta":
             continue
-        found[name] = (max if common.across == "max" else _plus)(found[name], value) if name in found else value
-    return found
+        values[name] = (max if common.across == "max" else _plus)(values[name], value) if name in values else value
+    return values
 
 
 def _plus(a: float, b: float) -> float:

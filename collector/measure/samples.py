@@ -144,9 +144,9 @@ def _stretches(reader: Reader, query: str, window: Window, services: Fragment, *
         rows = [row for row in rows if Process.of(row) not in older]
         rows = sorted([*rows, *ask(of_older, DAY_NS)], key=lambda row: -int(row["last_ns"]))
     scraper: dict[Process, str] = {}
-    found = []
+    stretches = []
     for row in rows:
         process = Process.of(row)
         if scraper.setdefault(process, row["scraper"]) == row["scraper"]:
-            found.append(Stretch(process, row["began_ns"], row["last_ns"], bool(row["lasts"]), row))
-    return found
+            stretches.append(Stretch(process, row["began_ns"], row["last_ns"], bool(row["lasts"]), row))
+    return stretches

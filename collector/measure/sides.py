@@ -183,8 +183,8 @@ def _where(rows: Rows, kept: npt.NDArray[np.bool_]) -> Rows:
 def _weighed(rows: Sequence[Rows], latency: str) -> Iterator[tuple[Rows, Floats, Floats, npt.NDArray[np.int64]]]:
     """The rows of each side, with the factor of each request's weight, its features and its block of time."""
     a, b = ([one[name] for name in LATENCIES[latency]] for one in rows)
-    found = alike(a, b, (rows[0]["weight"], rows[1]["weight"]))
-    return zip(rows, found.factors, found.features, _blocks([one["end"] for one in rows]), strict=True)
+    matched = alike(a, b, (rows[0]["weight"], rows[1]["weight"]))
+    return zip(rows, matched.factors, matched.features, _blocks([one["end"] for one in rows]), strict=True)
 
 
 def _blocks(ends: Sequence[Floats]) -> list[npt.NDArray[np.int64]]:

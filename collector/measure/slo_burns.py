@@ -119,8 +119,8 @@ class _Over:
 def _burning(slo: Slo, rules: Sequence[BurnRule], counts: SloCounts) -> list[_Burning]:
     """What burns now. The only tenant's requests are all there are: its incident is the SLO's."""
     together = None if len(counts.groups) == 1 else _worst(slo, rules, counts.windows)
-    found = [_worst(slo, rules, windows, tenant) for tenant, windows in counts.groups.items()]
-    worse = [one for one in found if one and (together is None or one.rank < together.rank)]
+    of_tenants = [_worst(slo, rules, windows, tenant) for tenant, windows in counts.groups.items()]
+    worse = [one for one in of_tenants if one and (together is None or one.rank < together.rank)]
     worse.sort(key=lambda one: (one.rank, -one.tally.bad))
     for place, one in enumerate(worse, 1):
         others = max(0, len(worse) - MOST_TENANTS) if place == MOST_TENANTS else 0
@@ -151,13 +151,13 @@ def _lasting_and_over(
         of_all: list[_Burning | _Over] = [one for one in lasting if one.key == keys[0]]
         for key in keys[1:] if len(keys) == 2 else keys:  # the only tenant's requests are all there are
             own = [one for one in lasting if one.key == key]
-            found = [
+            past = [
                 one
                 for one in _past(history, window, slo, key[1], rules[slo.name], burns_now=key in burns_now)
                 if not any(_covers(other, one) for other in (*own, *(of_all if key[1] is not None else ())))
             ]
-            over += found
-            of_all += found if key[1] is None else []
+            over += past
+            of_all += past if key[1] is None else []
     return lasting, sorted(over, key=lambda one: -one.stretch.last)
 
 
@@ -182,8 +182,7 @@ def _past(
     asked = True
     while True:
         minutes = history.minutes(key, asked=asked)
-        found = stretches(minutes, rules, slo.budget)
-        over = [one for one in found if not (one.lasts and burns_now)]
+        over = [one for one in stretches(minutes, rules, slo.budget) if not (one.lasts and burns_now)]
         inside = [one for one in over if (one.last + 1) * MINUTE_NS > window.start_ns]
         if all(one.first is not None for one in inside) or not (asked or history.go_back()):
             break

@@ -107,15 +107,14 @@ class Slos(Answer):
 def slos(reader: Reader, asked: Window) -> Slos:
     """Every SLO that the caller may see, over its own window."""
     told = WindowOut.of(asked, reader.complete_ns)
-    found = evaluate(reader, reader.slos, asked)
-    return Slos(window=told, slos=found, file_problem=reader.slo_file_problem or None)
+    return Slos(window=told, slos=evaluate(reader, reader.slos, asked), file_problem=reader.slo_file_problem or None)
 
 
 def one_slo(reader: Reader, slo: Slo, asked: Window) -> OneSlo:
     """One SLO, over its own window."""
     told = WindowOut.of(asked, reader.complete_ns)
-    (found,) = evaluate(reader, [slo], asked)
-    return OneSlo(window=told, **vars(found))
+    (evaluated,) = evaluate(reader, [slo], asked)
+    return OneSlo(window=told, **vars(evaluated))
 
 
 def evaluate(reader: Reader, slos: Sequence[Slo], asked: Window) -> list[SloOut]:

@@ -53,7 +53,7 @@ def by_model(reader: Reader, window: Window, rows: Rows, beyond: Beyond, *, whol
             "explain_models_of", {"filter": window.filter}, **window.bounds, limit=_MOST_MODELS
         )
     }
-    found = []
+    models = []
     for number in np.unique(rows.requests["model"]).tolist():
         if number not in names:
             continue
@@ -61,7 +61,7 @@ def by_model(reader: Reader, window: Window, rows: Rows, beyond: Beyond, *, whol
         weight = rows.weight[of]
         sums = (beyond.time[:, of] * weight).sum(1)
         n = float(weight.sum())
-        found.append(
+        models.append(
             OfModel(
                 model=names[number],
                 requests=round(n) if whole else round(n, 3),
@@ -69,7 +69,7 @@ def by_model(reader: Reader, window: Window, rows: Rows, beyond: Beyond, *, whol
                 parts=_parts(sums),
             )
         )
-    return sorted(found, key=lambda one: (-one.time_s, one.model))
+    return sorted(models, key=lambda one: (-one.time_s, one.model))
 
 
 def by_group(
@@ -79,7 +79,7 @@ def by_group(
     together: defaultdict[str, list[Part]] = defaultdict(list)
     for part in sorted(parts, key=lambda part: PARTS.index(part.cause)):
         together[part.group].append(part)
-    found = [
+    groups = [
         Group(
             group=name,
             colour=load_causes()[of[0].cause].colour,
@@ -93,7 +93,7 @@ def by_group(
         )
         for name, of in together.items()
     ]
-    return sorted(found, key=lambda one: (-((one.without and one.without.points) or 0.0), -one.time_s))
+    return sorted(groups, key=lambda one: (-((one.without and one.without.points) or 0.0), -one.time_s))
 
 
 def _when(rows: Rows, beyond: Beyond, causes: Sequence[int]) -> dict[str, str | None]:

@@ -65,12 +65,12 @@ def _burning(evaluated: Sequence[SloOut]) -> list[_Burning]:
     """The SLOs and tenants of which a rule fires, with the most urgent one; the worst first."""
     parts: list[tuple[SloOut, str | None, Evaluation]] = [(slo, None, slo) for slo in evaluated]
     parts += [(slo, group.tenant, group) for slo in evaluated for group in slo.groups]
-    found = [
+    burning = [
         _Burning(slo, tenant, rule)
         for slo, tenant, own in parts
         if (rule := next((rule for rule in own.burn if rule.firing), None))
     ]
-    return sorted(found, key=lambda one: one.order)
+    return sorted(burning, key=lambda one: one.order)
 
 
 def stands(
@@ -78,13 +78,13 @@ def stands(
     window: Window,
     evaluated: Sequence[SloOut],
     counted: Counted,
-    found: Sequence[Incident],
+    incidents: Sequence[Incident],
     last_ns: int | None,
 ) -> Told:
     """The first state that holds. `last_ns`: when the last request ended, where none did in the window."""
     burning = _burning(evaluated)
     if burning and burning[0].rule.severity == "page":
-        return _broken(burning, found, window)
+        return _broken(burning, incidents, window)
     if not counted.requests.total:
         return _quiet(counted, last_ns, window)
     if all(slo.attainment is None for slo in evaluated):
@@ -94,16 +94,16 @@ def stands(
     if (worst.budget_left or 0.0) <= 0:
         return _spent(worst, spent_ns(reader, window, slo_of(reader, worst)), window)
     if burning:
-        return _in_danger(burning[0].slo, burning[0], found)
+        return _in_danger(burning[0].slo, burning[0], incidents)
     soon = [slo for slo in judged if _ends_soon(slo)]
     if soon:
-        return _in_danger(min(soon, key=lambda slo: slo.exhausted_in_s or 0.0), None, found)
-    return _kept(evaluated, judged, worst, found)
+        return _in_danger(min(soon, key=lambda slo: slo.exhausted_in_s or 0.0), None, incidents)
+    return _kept(evaluated, judged, worst, incidents)
 
 
-def _broken(burning: Sequence[_Burning], found: Sequence[Incident], window: Window) -> Told:
+def _broken(burning: Sequence[_Burning], incidents: Sequence[Incident], window: Window) -> Told:
     worst = burning[0]
-    since_ns = _since_ns(found, worst)
+    since_ns = _since_ns(incidents, worst)
     since = "" if since_ns is None else f" Since {clock_text(since_ns, window.end_ns)}."
     rule, objective = worst.rule, worst.slo.objective
     others = sorted({one.slo.name for one in burning if one.rule.severity == "page"} - {worst.slo.name})
@@ -151,19 +151,19 @@ def _spent(worst: SloOut, since_ns: int | None, window: Window) -> Told:
     return Told("spent", f"{worst.name} is {told}.", worst, since_ns=since_ns)
 
 
-def _in_danger(slo: SloOut, burning: _Burning | None, found: Sequence[Incident]) -> Told:
+def _in_danger(slo: SloOut, burning: _Burning | None, incidents: Sequence[Incident]) -> Told:
     name, tenant, since_ns = slo.name, None, None
     rate = ""
     if burning is not None:
-        name, tenant, since_ns = burning.name, burning.tenant, _since_ns(found, burning)
+        name, tenant, since_ns = burning.name, burning.tenant, _since_ns(incidents, burning)
         times = significant(burning.rule.long_burn or 0.0)
         rate = f" Over {_length(burning.rule.long_s)} it burned {times} times as fast as allowed."
     ends = f"ends in {duration(slo.exhausted_in_s)} at this rate" if slo.exhausted_in_s else "shrinks too fast"
     return Told("danger", f"{name} is kept, and its budget {ends}.{rate}", slo, tenant, since_ns)
 
 
-def _kept(evaluated: Sequence[SloOut], judged: Sequence[SloOut], worst: SloOut, found: Sequence[Incident]) -> Told:
-    firing = sum(one.firing for one in found)
+def _kept(evaluated: Sequence[SloOut], judged: Sequence[SloOut], worst: SloOut, incidents: Sequence[Incident]) -> Told:
+    firing = sum(one.firing for one in incidents)
     n = len(judged)
     if n == len(evaluated):
         kept = "The SLO is kept." if n == 1 else f"All {n} SLOs are kept."
@@ -203,12 +203,12 @@ def _last(seconds: float) -> str:
     return {"1 h": "hour", "1 d": "day"}.get(length := _length(seconds), length)
 
 
-def burn_of(found: Sequence[Incident], slo: SloOut | None, tenant: str | None) -> Incident | None:
+def burn_of(incidents: Sequence[Incident], slo: SloOut | None, tenant: str | None) -> Incident | None:
     """The incident of an SLO that fires; that of all tenants where the tenant has none of its own."""
-    own = [one for one in found if slo is not None and one.slo == slo.name and one.firing]
+    own = [one for one in incidents if slo is not None and one.slo == slo.name and one.firing]
     return next((one for one in own if one.tenant == tenant), next((one for one in own if one.tenant is None), None))
 
 
-def _since_ns(found: Sequence[Incident], burning: _Burning) -> int | None:
-    burn = burn_of(found, burning.slo, burning.tenant)
+def _since_ns(incidents: Sequence[Incident], burning: _Burning) -> int | None:
+    burn = burn_of(incidents, burning.slo, burning.tenant)
     return None if burn is None else parse_moment(burn.start).ns

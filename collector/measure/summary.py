@@ -99,18 +99,18 @@ def summary_by(reader: Reader, asked: Window, vantage: Sequence[str], column: st
     are read group by group, since the answers about whole days are remembered.
     """
     whole = summary(reader, asked, vantage)
-    found = count_by(reader, asked, vantage, reader.slos, column, most, _SUMMANDS)
+    grouped = count_by(reader, asked, vantage, reader.slos, column, most, _SUMMANDS)
     if is_short(asked.start_ns, asked.end_ns):
-        groups = [*_read_at_once(reader, found, column)]
+        groups = [*_read_at_once(reader, grouped, column)]
     else:
-        groups = [Group(value=value, **_all_numbers(reader, counted)) for value, counted in found.by_value.items()]
-    return GroupedSummary(**vars(whole), groups=groups, groups_total=found.total)
+        groups = [Group(value=value, **_all_numbers(reader, counted)) for value, counted in grouped.by_value.items()]
+    return GroupedSummary(**vars(whole), groups=groups, groups_total=grouped.total)
 
 
-def _read_at_once(reader: Reader, found: Groups, column: str) -> Iterator[Group]:
-    latencies, tokens = exact_by(reader, found.window, column), itl_by(reader.queries, found.window, column)
+def _read_at_once(reader: Reader, grouped: Groups, column: str) -> Iterator[Group]:
+    latencies, tokens = exact_by(reader, grouped.window, column), itl_by(reader.queries, grouped.window, column)
     nothing = Distribution.empty()
-    for value, counted in found.by_value.items():
+    for value, counted in grouped.by_value.items():
         exactly = latencies.get(value, dict.fromkeys(LATENCIES, nothing)), None
         own = _latencies(reader, counted) if counted.errors else exactly
         yield Group(value=value, **_numbers(counted, *own, tokens.get(value, nothing)))

@@ -102,8 +102,8 @@ class Summing:
 
     def total(self) -> list[Number]:
         """The requests in each window, the shortest first."""
-        found: list[Number] = self._of_all.n.sum(axis=0).astype(self._kind).tolist()
-        return found
+        totals: list[Number] = self._of_all.n.sum(axis=0).astype(self._kind).tolist()
+        return totals
 
     def of(self, number: int, slo: Slo, lengths: Sequence[int], asked: Sequence[str] | None = None) -> SloCounts:
         """The counts of the SLO with this place among the SLOs, and of the tenants that are asked for."""
@@ -137,9 +137,9 @@ class Summing:
         windows: Windows = {}
         for length in lengths:
             place = self._places[length]
-            found = {name: values[place] for name, values in sums.items()}
+            counts = {name: values[place] for name, values in sums.items()}
             # Where others were sampled, these are whole numbers all the same.
-            whole = found if sampled[place] else {name: int(n) for name, n in found.items()}
+            whole = counts if sampled[place] else {name: int(n) for name, n in counts.items()}
             windows[length] = counts_of(whole, sampled=bool(sampled[place]))
         return windows
 

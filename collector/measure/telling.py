@@ -127,7 +127,7 @@ def chosen(table: Table, counts: Mapping[str, Floats], conditions: Sequence[Trai
     left = {key: column for key, column in columns.items() if _matters(table, column)}
     alone = {key: table.conditional(column, []) for key, column in left.items()}
     kinds = {key: max(conditions[i].kind for i in key) for key in left}
-    found: list[Difference] = []
+    differences: list[Difference] = []
     known: list[Bools] = []
     for kind in range(len(_KINDS) + 1):
         for _ in range(_MOST_OF_KIND):
@@ -151,7 +151,7 @@ def chosen(table: Table, counts: Mapping[str, Floats], conditions: Sequence[Trai
             told = {*key}.union(*(other for other in behind if len(other) == 1))
             named = [other for other in behind if not {*other} & {*key} and (len(other) == 1 or not {*other} & told)]
             also = [" and ".join(conditions[i].text for i in other) for other in named]
-            found.append(_difference(key, column, counts, conditions, z[key], tried, also))
+            differences.append(_difference(key, column, counts, conditions, z[key], tried, also))
             bounded = {conditions[i].dimension for i in key} & {*NUMBERS}  # one bound of a number says enough
             left = {
                 other: its
@@ -160,7 +160,7 @@ def chosen(table: Table, counts: Mapping[str, Floats], conditions: Sequence[Trai
                 and not {*key} & {*other}
                 and not bounded & {conditions[i].dimension for i in other}
             }
-    return found
+    return differences
 
 
 def _rank(condition: Trait) -> int:

@@ -141,13 +141,13 @@ def timeseries(
     )
     if group_by is not None:
         of_processes = metric in OF_PROCESSES
-        found = groups_of(reader, window, *group_by, of_processes=of_processes)
+        groups = groups_of(reader, window, *group_by, of_processes=of_processes)
         own = [
             series(window, one.has) if of_processes else series(replace(window, filter=all_of(window.filter, one.has)))
-            for one in found.groups
+            for one in groups.groups
         ]
-        answer.groups = [SeriesOfGroup(**one.names, **of) for one, of in zip(found.groups, own, strict=True)]
-        answer.groups_total = found.total
+        answer.groups = [SeriesOfGroup(**one.names, **of) for one, of in zip(groups.groups, own, strict=True)]
+        answer.groups_total = groups.total
     return answer
 
 

@@ -91,14 +91,14 @@ def with_top_causes(reader: Reader, window: Window, incidents: Sequence[Incident
         for place, one in enumerate(incidents)
         if one.slo in slos
     }
-    found = [*incidents]
+    with_causes = [*incidents]
     lasting = {place: one for place, one in burns.items() if incidents[place].end is None}
     for place, blamed in zip(lasting, blame(reader, window, [*lasting.values()]), strict=True):
-        found[place] = found[place].model_copy(update={"top_cause": blamed.top if blamed else None})
+        with_causes[place] = with_causes[place].model_copy(update={"top_cause": blamed.top if blamed else None})
     past = sorted(burns.keys() - lasting.keys(), key=lambda place: -burns[place].until_ns)
     for place in past[:MOST_PAST]:
-        found[place] = found[place].model_copy(update={"top_cause": _of_past(reader, window, burns[place])})
-    return found
+        with_causes[place] = with_causes[place].model_copy(update={"top_cause": _of_past(reader, window, burns[place])})
+    return with_causes
 
 
 def _of_past(reader: Reader, window: Window, one: Burning) -> TopCause | None:
@@ -116,7 +116,7 @@ def _of_past(reader: Reader, window: Window, one: Burning) -> TopCause | None:
 def burning(reader: Reader, slos: Sequence[SloOut], end_ns: int) -> list[Burning]:
     """The SLOs and tenants that lose budget faster than allowed, since the shortest window in which they do."""
     by_name = {slo.name: slo for slo in reader.slos}
-    found = []
+    rated = []
     for slo in slos:
         promises: Sequence[tuple[str | None, Evaluation]] = [(group.tenant, group) for group in slo.groups]
         for tenant, numbers in promises or [(None, slo)]:
@@ -124,8 +124,8 @@ def burning(reader: Reader, slos: Sequence[SloOut], end_ns: int) -> list[Burning
             if over:
                 short_s, rate = min(over)
                 since_ns = end_ns - max(_LEAST_NS, round(short_s * SECOND_NS))
-                found.append((rate or 0.0, Burning(by_name[slo.name], tenant, since_ns, end_ns)))
-    return [one for _, one in sorted(found, key=lambda item: -item[0])[:MOST_BLAMED]]
+                rated.append((rate or 0.0, Burning(by_name[slo.name], tenant, since_ns, end_ns)))
+    return [one for _, one in sorted(rated, key=lambda item: -item[0])[:MOST_BLAMED]]
 
 
 def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blamed | None]:
@@ -141,14 +141,14 @@ def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blam
     known = read_judged(reader, hour, cells)
     different, cell = np.unique(known.rows["cell"], return_inverse=True)
     judged, is_told = cells.judged(different), known.rows["level"] >= _AT_ALL
-    found = []
+    blamed = []
     for number, one in enumerate(burns):
         outcomes, end_ns = judged.outcomes(number), known.rows["end_ns"]
         bad = outcomes.bad[cell] & is_told & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
         enough = bad.any() and known.rows["weight"][bad].sum() >= one.not_ended
         failed = round(float(known.rows["weight"][bad & outcomes.failed[cell]].sum()))
-        found.append(_blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None)
-    return found
+        blamed.append(_blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None)
+    return blamed
 
 
 @dataclass(frozen=True)
@@ -169,11 +169,11 @@ def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reas
     burns = [_with_not_ended(reader, window, one) for one in burning(reader, slos, window.end_ns)]
     blames = [*zip(burns, blame(reader, window, burns), strict=True)]
     unknown = [Reason(one.slo.name, one.tenant, {}, []) for one, blamed in blames if not blamed]
-    found = [(one, blamed) for one, blamed in blames if blamed]
-    if not found:
+    explained = [(one, blamed) for one, blamed in blames if blamed]
+    if not explained:
         return unknown
-    since = replace(window, start_ns=min(one.since_ns for one, _ in found))
-    tops = {blamed.top.cause for _, blamed in found}
+    since = replace(window, start_ns=min(one.since_ns for one, _ in explained))
+    tops = {blamed.top.cause for _, blamed in explained}
     inflicted = read_inflicted(reader, since) if tops & {*OF_PROMPTS} else []
     held = holding_tenants(reader, since) if tops & HELD.keys() else []
     # Soon after a deployment, no process of the variant before has requests any more.
@@ -192,7 +192,7 @@ def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reas
         Reason(
             one.slo.name, one.tenant, blamed.shares, [*{who.by: who for who in reversed([*culprits(blamed)])}.values()]
         )
-        for one, blamed in found
+        for one, blamed in explained
     )
     return [*unknown, *known]
 

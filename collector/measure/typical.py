@@ -97,18 +97,18 @@ def good_ones(
         different, cell = np.unique(of.rows["cell"], return_inverse=True)
         return of.at(np.flatnonzero(judge(cells.judged(different))[cell]))
 
-    own = found = good(pool)
+    of_pool = chosen = good(pool)
     since_ns = window.start_ns
     for before_ns in _BEFORE_NS:
-        few = [model for model in models.tolist() if (found.rows["model"] == model).sum() < LEAST]
+        few = [model for model in models.tolist() if (chosen.rows["model"] == model).sum() < LEAST]
         if not few or not window.start_ns:
             break
         before = Window(max(0, window.start_ns - before_ns), window.start_ns, window.filter)
         earlier = good(read_judged(reader, before, cells))
         earlier = earlier.at(np.flatnonzero(np.isin(earlier.rows["model"], few)))
         if earlier.n:
-            found, since_ns = Explained.of(np.concatenate([own.rows, earlier.rows])), before.start_ns
-    return found, since_ns
+            chosen, since_ns = Explained.of(np.concatenate([of_pool.rows, earlier.rows])), before.start_ns
+    return chosen, since_ns
 
 
 def _middle(values: Floats, weight: Floats, of: Bools) -> npt.NDArray[np.int64]:

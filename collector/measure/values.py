@@ -66,9 +66,9 @@ def value_counts(
         ),
         "sets": Fragment(", ".join(f"({name})" for name in names)),
     }
-    found = reader.queries.rows("value_counts", fragments, **window.bounds, most=most)
+    rows = reader.queries.rows("value_counts", fragments, **window.bounds, most=most)
     by_bits = {(1 << len(columns)) - 1 - (1 << (len(columns) - 1 - i)): name for i, name in enumerate(columns)}
-    return [{**row, "name": by_bits[row["dimension"]]} for row in found]
+    return [{**row, "name": by_bits[row["dimension"]]} for row in rows]
 
 
 def dimensions(reader: Reader, window: Window, most_labels: int) -> dict[str, Fragment]:

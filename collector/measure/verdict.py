@@ -58,11 +58,11 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
     evaluated = slos(reader, window).slos
     counted = count(reader, window, vantage, reader.slos)
     told_incidents = incidents(reader, window)
-    found = told_incidents.incidents
-    boxed = boxes(reader, window, found, changes(reader, _since_before_burns(window, found)).changes)
+    listed = told_incidents.incidents
+    boxed = boxes(reader, window, listed, changes(reader, _since_before_burns(window, listed)).changes)
     last_ns = None if counted.requests.total else _last_ended_ns(reader, window)
-    told = stands(reader, window, evaluated, counted, found, last_ns)
-    burn = burn_of(found, told.slo, told.tenant)
+    told = stands(reader, window, evaluated, counted, listed, last_ns)
+    burn = burn_of(listed, told.slo, told.tenant)
     more, links = _NOTHING, []
     if burn is not None and told.slo is not None:
         more = hit(reader, window, vantage, slo_of(reader, told.slo), burn, told.tenant)
@@ -90,9 +90,9 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
     )
 
 
-def _since_before_burns(window: Window, found: Sequence[Incident]) -> Window:
+def _since_before_burns(window: Window, told_incidents: Sequence[Incident]) -> Window:
     """The window, and the time in which a change would explain a burn that goes on; of a day at most."""
-    began = [parse_moment(one.start).ns - SOON_NS for one in found if one.slo is not None and one.firing]
+    began = [parse_moment(one.start).ns - SOON_NS for one in told_incidents if one.slo is not None and one.firing]
     return replace(
         window, start_ns=min(window.start_ns, max(window.end_ns - DAY_NS, min(began, default=window.end_ns)))
     )
@@ -109,5 +109,5 @@ def _links(burn: Incident, boxed: Sequence[BoxOut]) -> list[Link]:
 
 def _last_ended_ns(reader: Reader, window: Window) -> int | None:
     """When the last request before the window's end ended; None without any."""
-    (found,) = reader.queries.rows("last_ended", {"filter": window.filter}, end_ns=window.end_ns) or ({"last_ns": 0},)
-    return found["last_ns"] or None
+    (row,) = reader.queries.rows("last_ended", {"filter": window.filter}, end_ns=window.end_ns) or ({"last_ns": 0},)
+    return row["last_ns"] or None

@@ -141,7 +141,7 @@ def _judgements(slos: Sequence[Slo], judged: Judged, latencies: Mapping[int, Map
     """The judgements of the requests at these places."""
     of_all, each = judged.of_all_slos(), [judged.outcomes(number) for number in range(len(slos))]
     missed = [[judged.missed(name, ns) for name, ns in slo.thresholds.given().items()] for slo in slos]
-    found = []
+    judgements = []
     for i, own in latencies.items():
         by_slo = [
             SloVerdict(
@@ -150,8 +150,8 @@ def _judgements(slos: Sequence[Slo], judged: Judged, latencies: Mapping[int, Map
             for slo, outcomes, past in zip(slos, each, missed, strict=True)
             if outcomes.selected[i]
         ]
-        found.append(Judgement(_verdict(of_all, i) if by_slo else "unselected", by_slo))
-    return found
+        judgements.append(Judgement(_verdict(of_all, i) if by_slo else "unselected", by_slo))
+    return judgements
 
 
 def _verdict(outcomes: Outcomes, i: int) -> Verdict:

@@ -29,8 +29,8 @@ def waiting(reader: Reader, window: Window, in_flight: InFlight, bad: Bools) -> 
     for i, process in enumerate(in_flight.processes):
         places[process].append(i)
     steps = _newest_steps(reader, window, places)
-    found = [_of_process(process, in_flight, np.array(of), bad, steps, window.end_ns) for process, of in places.items()]
-    return sorted(found, key=lambda one: (-(one.longest_wait_s or 0), one.service, one.instance))[:_MOST_PROCESSES]
+    told = [_of_process(process, in_flight, np.array(of), bad, steps, window.end_ns) for process, of in places.items()]
+    return sorted(told, key=lambda one: (-(one.longest_wait_s or 0), one.service, one.instance))[:_MOST_PROCESSES]
 
 
 def _of_process(
@@ -90,7 +90,7 @@ def _newest_steps(reader: Reader, window: Window, of: Collection[Process]) -> di
     )
     since_ns = max(0, window.end_ns - _RECENT_NS)
     rows = reader.queries.rows("newest_steps", {"process_filter": chosen}, start_ns=since_ns, end_ns=window.end_ns)
-    found = {Process.of(row): row for row in rows}
-    older = last_steps(reader.queries, names - found.keys(), window.end_ns)
+    newest = {Process.of(row): row for row in rows}
+    older = last_steps(reader.queries, names - newest.keys(), window.end_ns)
     unknown = {"running_now": None, "waiting_now": None}
-    return found | {process: {"seen_ns": last_ns, **unknown} for process, last_ns in older.items()}
+    return newest | {process: {"seen_ns": last_ns, **unknown} for process, last_ns in older.items()}

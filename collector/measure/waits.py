@@ -73,7 +73,7 @@ def waiting_phases(tokens: Rows, phases: Rows) -> list[str | None]:
     preempted 0.6–1.0 the overlaps are 0.1 and 0.4 s, so its phase is preempted. Tokens of one step share its end, so
     all but the first have a wait of 0. Such a token gets the phase of its end.
     """
-    found: list[str | None] = [None] * len(tokens)
+    of_tokens: list[str | None] = [None] * len(tokens)
     known = sorted((t["offset_ns"], t["duration_ns"], i) for i, t in enumerate(tokens) if t["offset_ns"] is not None)
     end, wait = (np.array([one[column] for one in known], np.int64) for column in (0, 1))
     start = end - wait
@@ -87,8 +87,8 @@ def waiting_phases(tokens: Rows, phases: Rows) -> list[str | None]:
         better = score > most[near]
         most[near][better], place[near][better] = score[better], number
     for (_, _, i), number in zip(known, place.tolist(), strict=True):
-        found[i] = None if number < 0 else str(phases[number]["name"])
-    return found
+        of_tokens[i] = None if number < 0 else str(phases[number]["name"])
+    return of_tokens
 
 
 def interfering(steps: Rows, tokens: Rows, phases: Rows) -> npt.NDArray[np.bool_]:
@@ -105,11 +105,12 @@ def interfering(steps: Rows, tokens: Rows, phases: Rows) -> npt.NDArray[np.bool_
         shared: npt.NDArray[np.int64] = np.minimum(begin + length, last) - np.maximum(begin, first)
         return shared
 
-    found = np.array([bool(step["prefill_tokens"]) for step in steps], bool) & (overlap(min(known), max(known)) > 0)
+    interferes = np.array([bool(step["prefill_tokens"]) for step in steps], bool)
+    interferes &= overlap(min(known), max(known)) > 0
     for phase in phases:
         if phase["name"] == Phase.PREFILL:
-            found &= 2 * overlap(*_stretch(phase)) <= length
-    return found
+            interferes &= 2 * overlap(*_stretch(phase)) <= length
+    return interferes
 
 
 def interference(steps: Rows, is_interfering: npt.NDArray[np.bool_], tokens: Rows) -> Interference | None:

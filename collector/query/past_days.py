@@ -72,9 +72,9 @@ class PastDays:
             if kept and kept[0] == read:
                 self._kept.move_to_end(question)
                 return kept[1]  # type: ignore[no-any-return]
-        found = answer()
-        self._keep(question, read, found, size(found))
-        return found
+        value = answer()
+        self._keep(question, read, value, size(value))
+        return value
 
     def _keep(self, question: Hashable, read: list[Version | None], found: Any, size: int) -> None:
         size += 200 * (len(read) + 1)

@@ -172,17 +172,17 @@ class Queries:
         question = repr(asked)
         if self._answered is not None and question in self._answered:
             return self._answered[question]  # type: ignore[no-any-return]
-        found = ask()
-        if self._answered is not None and getattr(found, "nbytes", 0) <= _SMALL_BYTES:
-            self._answered[question] = found
-        return found
+        answer = ask()
+        if self._answered is not None and getattr(answer, "nbytes", 0) <= _SMALL_BYTES:
+            self._answered[question] = answer
+        return answer
 
     def _array(
         self, query: str, fragments: Mapping[str, Fragment], row: npt.DTypeLike, parameters: Mapping[str, Any]
     ) -> npt.NDArray[Any]:
         sql = render(f"queries/{query}", fragments)
-        found = self._store.binary(sql, {**parameters, **merged([*fragments.values()])}, self._settings())
-        return np.frombuffer(found, np.dtype(row))
+        packed = self._store.binary(sql, {**parameters, **merged([*fragments.values()])}, self._settings())
+        return np.frombuffer(packed, np.dtype(row))
 
     def _result(
         self, query: str, fragments: Mapping[str, Fragment] | None, parameters: Mapping[str, Any]

@@ -95,11 +95,11 @@ def tiny_fields(body: bytes) -> int:
     """
     if len(body) <= 2 * _MOST_TINY:  # which has no more
         return 0
-    data, found = np.frombuffer(body, np.uint8), 0
+    data, n = np.frombuffer(body, np.uint8), 0
     for begin in range(0, len(data) - 1, _AT_ONCE_BYTES):
         some = data[begin : begin + _AT_ONCE_BYTES + 1]
-        found += int(np.count_nonzero(((some[:-1] & 7) == LEN) & ((some[1:] & 0x7F) <= _LONGEST_TINY)))
-    return found
+        n += int(np.count_nonzero(((some[:-1] & 7) == LEN) & ((some[1:] & 0x7F) <= _LONGEST_TINY)))
+    return n
 
 
 def _items_of_scopes(body: bytes) -> Iterator[int]:

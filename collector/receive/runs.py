@@ -175,13 +175,13 @@ def _runs(body: Body, begin: int, end: int, names: frozenset[str] | None) -> Ite
         _must_be_new(number, seen)
         _check_envelope(body, value, following, before_spans[number], names)
         begin = following
-    found = spans = 0
+    count = spans = 0
     while begin < end:
         run = _run_at(body, begin, end)
         yield run
         begin += run.rows.size
-        found, spans = found + 1, spans + len(run.rows)
-        if spans < found * _SHORT_RUN and begin < end:
+        count, spans = count + 1, spans + len(run.rows)
+        if spans < count * _SHORT_RUN and begin < end:
             yield from _sorted_runs(bytes(body[begin:end]))
             return
 
@@ -204,7 +204,7 @@ def _sorted_runs(records: bytes) -> Iterator[Run]:
     }
     if sum(map(len, sorted_records.values())) != len(records):
         raise NotUniformError  # a field that is no span, or a length that is written with too many bytes
-    found = spans = 0
+    count = spans = 0
     for length, alike in sorted_records.items():
         rows = np.frombuffer(alike, np.uint8).reshape(len(by_length[length]), -1)
         while len(rows):
@@ -212,8 +212,8 @@ def _sorted_runs(records: bytes) -> Iterator[Run]:
             shape = _shape_of(rows[0], value)
             fits = ~((rows ^ shape.record) & shape.mask).any(axis=1)
             yield Run(rows[0, value:].tobytes(), rows[fits], shape)
-            found, spans = found + 1, spans + int(fits.sum())
-            if spans < found * _SHORT_SORTED_RUN:
+            count, spans = count + 1, spans + int(fits.sum())
+            if spans < count * _SHORT_SORTED_RUN:
                 raise NotUniformError
             rows = rows[~fits]
 
@@ -234,12 +234,12 @@ def _check_envelope(body: Body, begin: int, end: int, read: _Read, names: frozen
 def _is_well_read(data: bytes, read: _Read, names: frozenset[str] | None) -> bool:
     """Tell whether all parsers read a resource, a scope or a text alike, and none of `names` is too long."""
     try:
-        found = read(data)
+        parsed = read(data)
     except (DecodeError, UnicodeDecodeError):
         return False
-    if not isinstance(found, Message):
+    if not isinstance(parsed, Message):
         return True
-    return found.ByteSize() == len(data) and not is_misread(found) and not (names and has_long(found, names))
+    return parsed.ByteSize() == len(data) and not is_misread(parsed) and not (names and has_long(parsed, names))
 
 
 def fields(body: Body, begin: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:

@@ -92,9 +92,9 @@ def tokens_apart(payload: Body) -> tuple[Columns | None, bytes]:
         return None, body
     try:
         for _, _, begin, _, end in fields(body, 0, len(body)):
-            found = token_columns(body[begin:end])
-            if found:
-                columns.append(found)
+            of_tokens = token_columns(body[begin:end])
+            if of_tokens:
+                columns.append(of_tokens)
             else:
                 rest.append(body[begin:end])
     except NotUniformError:
@@ -169,13 +169,13 @@ def _attributes(shape: Shape) -> Mapping[bytes, _Varint | None]:
     """
     record = shape.record.tobytes()
     (_, _, _, begin, end) = next(fields(record, 0, len(record)))
-    found: dict[bytes, _Varint | None] = {}
+    attributes: dict[bytes, _Varint | None] = {}
     seen: set[int] = set()
     for number, wire_type, _, value, following in fields(record, begin, end):
         if number == 9:
             key, place = _attribute(record, value, following)
-            _expect(wire_type == LEN and key not in found)
-            found[key] = place
+            _expect(wire_type == LEN and key not in attributes)
+            attributes[key] = place
             continue
         _expect(number not in seen)
         seen.add(number)
@@ -187,9 +187,9 @@ def _attributes(shape: Shape) -> Mapping[bytes, _Varint | None]:
             _expect(wire_type == LEN and value == following)
         else:
             _expect(_FIXED.get(number) == (wire_type, following - value))
-    _expect({1, 2, 4, 5, 7, 8} <= seen and _OLD_INDEX not in found)
-    _expect(all(found[key] is not None for key in (_INDEX, _STEP, _CHOICE) if key in found))
-    return found
+    _expect({1, 2, 4, 5, 7, 8} <= seen and _OLD_INDEX not in attributes)
+    _expect(all(attributes[key] is not None for key in (_INDEX, _STEP, _CHOICE) if key in attributes))
+    return attributes
 
 
 def _attribute(record: bytes, begin: int, end: int) -> tuple[bytes, _Varint | None]:

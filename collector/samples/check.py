@@ -142,8 +142,8 @@ def _resource(texts: Mapping[str, str], metrics: list[Metric]) -> ResourceMetric
 
 def _data_points(metric: Metric) -> Sequence[Any]:
     kind = metric.WhichOneof("data")
-    found: Sequence[Any] = getattr(metric, kind).data_points if kind else ()
-    return found
+    points: Sequence[Any] = getattr(metric, kind).data_points if kind else ()
+    return points
 
 
 def _metrics(resource_metrics: ResourceMetrics, texts: Mapping[str, str], run: _Run) -> list[Metric]:
@@ -151,7 +151,7 @@ def _metrics(resource_metrics: ResourceMetrics, texts: Mapping[str, str], run: _
 
     `texts` are the attributes of its resource, with the engine.
     """
-    found: dict[_Key, dict[tuple[Labels, int], _Point]] = {}
+    series: dict[_Key, dict[tuple[Labels, int], _Point]] = {}
     ranks: dict[_Key, int] = {}
     of_process = [text for key, text in texts.items() if key in _RESOURCE]
     for metric in (m for scope in resource_metrics.scope_metrics for m in scope.metrics):
@@ -165,7 +165,7 @@ def _metrics(resource_metrics: ResourceMetrics, texts: Mapping[str, str], run: _
                 run.dropped[dropped.args[0]] += 1
                 continue
             key = (common, metric.name, point.shape)
-            points = found.setdefault(key, {})
+            points = series.setdefault(key, {})
             ranks[key] = rank
             other = points.setdefault((point.labels, point.time_ns), point)
             if other is not point:  # another rank of the same engine says it too
@@ -175,8 +175,8 @@ def _metrics(resource_metrics: ResourceMetrics, texts: Mapping[str, str], run: _
     for (common, _, _), rank in ranks.items():
         best[common] = min(rank, best.get(common, rank))
     for key in [key for key, rank in ranks.items() if rank > best[key[0]]]:
-        run.dropped[Reason.OTHER_NAME] += len(found.pop(key))
-    return [_metric(common, name, list(points.values())) for (common, name, _), points in found.items()]
+        run.dropped[Reason.OTHER_NAME] += len(series.pop(key))
+    return [_metric(common, name, list(points.values())) for (common, name, _), points in series.items()]
 
 
 def _named(metric: Metric, point: _Point, engine: str, run: _Run) -> tuple[str, int, _Point]:

@@ -101,15 +101,15 @@ def read_exposition(text: str, *, time_ns: int, all_names: bool, most_series: in
 
 def _divided(text: str, *, all_names: bool) -> tuple[dict[str, str], list[str], set[str]]:
     """Return the kinds of the metrics, the lines to parse, and the names of all series."""
-    kinds: dict[str, str] = {name: found[0].kind for name, found in rules().items()}
+    kinds: dict[str, str] = {name: match[0].kind for name, match in rules().items()}
     lines, names = [], set()
     for line in StringIO(text):  # as the parser does it: a label may have other ends of lines
         if line.lstrip(" \t").startswith("#"):
             words = line.split(None, 3)
             if len(words) == 4 and words[1] == "TYPE":
                 kinds.setdefault(words[2], words[3].strip())
-        elif found := _NAME.match(line):
-            name = found[1]
+        elif match := _NAME.match(line):
+            name = match[1]
             names.add(name)
             if all_names or name in rules() or _base(name) in rules():
                 if len(line) > _LONGEST_LINE:

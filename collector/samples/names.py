@@ -96,7 +96,7 @@ def common_names() -> Mapping[str, CommonName]:
 @cache
 def rules() -> Mapping[str, tuple[Rule, ...]]:
     """The rules by own name; a name with labels may have several."""
-    found: dict[str, list[Rule]] = {
+    by_name: dict[str, list[Rule]] = {
         UP: [Rule(UP, "gauge", OwnName(name=UP), 0)],
         "scrape_duration_seconds": [Rule(SCRAPE_DURATION, "gauge", OwnName(name="scrape_duration_seconds"), 0)],
     }
@@ -106,8 +106,8 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
             spelled = [own.model_copy(update={"name": name}) for own in given for name in table.spelled(own.name)]
             for rank, own in enumerate(spelled):
                 kind, only_of = common_names()[common].kind, engine if table.alone else ""
-                found.setdefault(own.name, []).append(Rule(common, kind, own, rank, only_of, table.not_with))
-    return {name: tuple(of_name) for name, of_name in found.items()}
+                by_name.setdefault(own.name, []).append(Rule(common, kind, own, rank, only_of, table.not_with))
+    return {name: tuple(of_name) for name, of_name in by_name.items()}
 
 
 def rule_for(name: str, labels: Mapping[str, str], engine: str) -> Rule | None:

@@ -150,9 +150,9 @@ class Scraper:
     async def _targets(self, *, ask_names: bool) -> set[Target]:
         if ask_names:
             await asyncio.gather(*(self._ask(item) for item in self._static if item.by_dns))
-        found = [t for item in self._static for t in item.targets(self._addresses.get(item.url, ()))]
-        found += await asyncio.to_thread(self._files.targets)
-        unique = {target.url: target for target in found}
+        targets = [t for item in self._static for t in item.targets(self._addresses.get(item.url, ()))]
+        targets += await asyncio.to_thread(self._files.targets)
+        unique = {target.url: target for target in targets}
         self._status.scrape_targets(min(len(unique), _MOST_TARGETS), dropped=max(0, len(unique) - _MOST_TARGETS))
         return set(list(unique.values())[:_MOST_TARGETS])
 
@@ -161,8 +161,8 @@ class Scraper:
         host = urlsplit(item.url).hostname
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            self._addresses[item.url] = [str(address[0]) for *_, address in found]
+                addresses = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            self._addresses[item.url] = [str(address[0]) for *_, address in addresses]
             self._discovered(f"the name {host}", "")
         except (OSError, TimeoutError, UnicodeError) as error:  # the last for `a..b`, which can be no name
             self._discovered(f"the name {host}", f"not found: {error}")

@@ -56,13 +56,13 @@ class StaticTarget:
     @classmethod
     def parse(cls, item: str) -> StaticTarget:
         """Read one item; raises ValueError that shows how to write one."""
-        found = _URL.fullmatch(item.strip())
-        if not found or not has_a_host(found["url"]):
+        match = _URL.fullmatch(item.strip())
+        if not match or not has_a_host(match["url"]):
             msg = f"{item!r} is not a target; write http://host:8000/metrics, or SERVICE=http://host:8000"
             raise ValueError(msg)
-        parts = urlsplit(found["url"])
+        parts = urlsplit(match["url"])
         url = parts._replace(path=parts.path or "/metrics").geturl()
-        return cls(found["service"] or parts.hostname or "", url, bool(found["dns"]))
+        return cls(match["service"] or parts.hostname or "", url, bool(match["dns"]))
 
     def targets(self, addresses: Iterable[str]) -> Iterator[Target]:
         """Yield the target, or one for each address of its host."""
@@ -141,14 +141,14 @@ class Files:
 
     def targets(self) -> list[Target]:
         """Return the targets of all files that match a pattern now."""
-        found = []
+        all_paths = []
         for pattern in self._patterns:
             paths = [str(path) for path in sorted(Path(pattern).parent.glob(Path(pattern).name))]
             self._report(pattern, "" if paths else "no file has this name")
-            found += paths
-        for gone in self._read.keys() - {*found, *self._patterns}:
+            all_paths += paths
+        for gone in self._read.keys() - {*all_paths, *self._patterns}:
             self._report(gone, "")
-        self._read = {path: self._fresh(path) for path in found}
+        self._read = {path: self._fresh(path) for path in all_paths}
         return [target for _, targets in self._read.values() for target in targets]
 
     def _fresh(self, path: str) -> tuple[float, list[Target]]:

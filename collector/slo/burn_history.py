@@ -81,13 +81,13 @@ def stretches(minutes: Minutes, rules: Sequence[BurnRule], budget: Decimal) -> l
     are one. What a more urgent severity has found does not count for the others: a ticket is about what burns besides.
     """
     apart = min(rule.long_ns for rule in rules) // MINUTE_NS
-    found: list[Stretch] = []
+    burns: list[Stretch] = []
     for _, of_severity in groupby(rules, key=lambda rule: rule.severity):
-        own = [one for rule in of_severity for one in Watched(minutes, rule, budget).stretches()]
-        together = _joined(own, apart, {rule: place for place, rule in enumerate(rules)})
-        minutes = minutes.without(together)
-        found += together
-    return found
+        of_rules = [one for rule in of_severity for one in Watched(minutes, rule, budget).stretches()]
+        joined = _joined(of_rules, apart, {rule: place for place, rule in enumerate(rules)})
+        minutes = minutes.without(joined)
+        burns += joined
+    return burns
 
 
 class Watched:
@@ -106,8 +106,8 @@ class Watched:
         newest = np.maximum.accumulate(np.where(self._minutes.judged > 0, place, -1))
         is_whole = (place >= self._short - 1) | self._minutes.is_all
         is_low = (self._judged > 0) & (self._bad <= self._share * self._judged)
-        found: Ints = np.maximum.accumulate(np.where((is_low & is_whole) | (place - newest > self._long), place, -1))
-        return found
+        calm: Ints = np.maximum.accumulate(np.where((is_low & is_whole) | (place - newest > self._long), place, -1))
+        return calm
 
     def stretches(self) -> list[Stretch]:
         """The burns that the rule finds.
@@ -116,8 +116,8 @@ class Watched:
         least number are no burn of their own.
         """
         fires, begins = self._fires
-        found = (self._stretch(some) for some in np.split(fires, begins[1:]) if len(some))
-        return [one for one in found if one]
+        told = (self._stretch(some) for some in np.split(fires, begins[1:]) if len(some))
+        return [one for one in told if one]
 
     def lasting(self) -> Stretch | None:
         """The burn in whose last counted minute the rule fires."""
@@ -154,8 +154,8 @@ class Watched:
 
         None: it is older than these minutes, and they are not all.
         """
-        found = self._began(len(self._judged) - 1)
-        return None if found is None else found + self._minutes.first
+        place = self._began(len(self._judged) - 1)
+        return None if place is None else place + self._minutes.first
 
     def _began(self, at: int) -> int | None:
         calm = int(self._last_calm[at])
@@ -174,14 +174,14 @@ class Watched:
     def _excess(self, first: int, last: int) -> Floats:
         """The running sums of the bad requests above the rule's share."""
         some = slice(first, last + 1)
-        found: Floats = np.cumsum(self._minutes.bad[some] - self._share * self._minutes.judged[some]).round(_DIGITS)
-        return found
+        excess: Floats = np.cumsum(self._minutes.bad[some] - self._share * self._minutes.judged[some]).round(_DIGITS)
+        return excess
 
 
-def _joined(found: Iterable[Stretch], apart: int, urgency: dict[BurnRule, int]) -> list[Stretch]:
+def _joined(burns: Iterable[Stretch], apart: int, urgency: dict[BurnRule, int]) -> list[Stretch]:
     """Burns that are not farther apart than so many minutes as one."""
     joined: list[Stretch] = []
-    for one in sorted(found, key=lambda one: -1 if one.first is None else one.first):
+    for one in sorted(burns, key=lambda one: -1 if one.first is None else one.first):
         before = joined[-1] if joined else None
         if before is None or (one.first or 0) - before.last > apart:
             joined.append(one)
@@ -197,5 +197,5 @@ def _sums(values: Floats, n: int) -> Floats:
     """For each place, the sum of the last `n` values up to it."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     until = np.arange(1, len(sums))
-    found: Floats = np.round(sums[until] - sums[np.maximum(until - n, 0)], _DIGITS)
-    return found
+    sums_of_n: Floats = np.round(sums[until] - sums[np.maximum(until - n, 0)], _DIGITS)
+    return sums_of_n

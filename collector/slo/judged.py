@@ -156,10 +156,10 @@ class Judged:
 
         def for_all(names: Sequence[str]) -> Bools:
             """Some promise selects it, and each that does says one of these."""
-            found = chosen
+            says_so = chosen
             for one in each:
-                found = found & (~one.total | np.logical_or.reduce([getattr(one, name) for name in names]))
-            return found
+                says_so = says_so & (~one.total | np.logical_or.reduce([getattr(one, name) for name in names]))
+            return says_so
 
         good = ok & for_all(["good"])
         return Outcomes(
@@ -195,11 +195,11 @@ class Judged:
 
     def missed_of(self, name: str, numbers: Iterable[int]) -> Bools:
         """Which cells missed this threshold of one of the promises with these places that selects them."""
-        found = np.zeros(len(self), bool)
+        missed = np.zeros(len(self), bool)
         for i in numbers:
             if (ns := self.promises[i].thresholds.given().get(name)) is not None:
-                found |= self._selected[:, i] & self.missed(name, ns)
-        return found
+                missed |= self._selected[:, i] & self.missed(name, ns)
+        return missed
 
     def places(self, name: str) -> tuple[Ints, Ints]:
         """How many thresholds of a latency, the shortest first, each cell does not meet, and how many it missed.

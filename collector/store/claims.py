@@ -91,8 +91,8 @@ class Claims:
             WHERE signal = {{signal:String}} AND prefix IN ({prefixes}) ORDER BY claim
         """
         settings = {**_LONGEST_SQL, **self._order.read_settings}
-        found = self._store.query(sql, {"signal": self._signal}, settings)
-        return cast("list[tuple[int, bytes, str, int]]", found.result_rows)
+        answer = self._store.query(sql, {"signal": self._signal}, settings)
+        return cast("list[tuple[int, bytes, str, int]]", answer.result_rows)
 
     @staticmethod
     def _owners(claims: Sequence[tuple[int, bytes, str, int]]) -> dict[bytes, str]:

@@ -60,10 +60,10 @@ class DamagedPart:
 
 def damage_of(error: BaseException) -> str | None:
     """Say which part was damaged when a query failed; None when the error has another cause."""
-    found = _READING.search(str(error)) if isinstance(error, DatabaseError) and error.code in _CODES else None
-    if found is None:
+    match = _READING.search(str(error)) if isinstance(error, DatabaseError) and error.code in _CODES else None
+    if match is None:
         return None
-    return f"the part {found[1]} of the table {found[2]} is damaged on the store's disk: {_REMEDY}"
+    return f"the part {match[1]} of the table {match[2]} is damaged on the store's disk: {_REMEDY}"
 
 
 def find(store: Store, folder: Path) -> list[DamagedPart]:

@@ -97,15 +97,15 @@ def read_schema(sql_dir: Path = SQL_DIR, decoding: Decoding = PLAIN) -> Schema:
 
 def read_migrations(sql_dir: Path = SQL_DIR) -> tuple[Migration, ...]:
     """Return the migrations by version; raises ValueError when a number is missing or used twice."""
-    found = tuple(
+    migrations = tuple(
         Migration(int(file.name.split("_")[0]), file.stem, tuple(statements(without_comments(file.read_text()))))
         for file in sorted((sql_dir / "migrations").glob("*.sql"))
     )
-    versions = [migration.version for migration in found]
-    if not found or versions != list(range(versions[0], versions[0] + len(found))):
+    versions = [migration.version for migration in migrations]
+    if not migrations or versions != list(range(versions[0], versions[0] + len(migrations))):
         msg = f"the migrations in {sql_dir / 'migrations'} are not numbered one by one: {versions}"
         raise ValueError(msg)
-    return found
+    return migrations
 
 
 def statements(sql: str) -> list[str]:

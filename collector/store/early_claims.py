@@ -99,23 +99,23 @@ class EarlyClaims:
         columns = "claim, collector, key, slo, tenant, is_late, process, at_ns"
         new = "claim > {after:UInt64}" if after else "claimed_at > now() - INTERVAL 1 DAY"
         sql = f"SELECT {columns} FROM early_claims WHERE {new} ORDER BY claim"
-        found = self._store.query(sql, {"after": after}, self._order.read_settings).result_rows
-        counted_from = self._counted_from([row[2] for row in found if row[2]], since_ns)
-        return max([after, *(row[0] for row in found)]), [
+        rows = self._store.query(sql, {"after": after}, self._order.read_settings).result_rows
+        counted_from = self._counted_from([row[2] for row in rows if row[2]], since_ns)
+        return max([after, *(row[0] for row in rows)]), [
             (collector, EarlyCount(key, slo, tenant, bool(is_late), Process(*process), at_ns))
-            for claim, collector, key, slo, tenant, is_late, process, at_ns in found
+            for claim, collector, key, slo, tenant, is_late, process, at_ns in rows
             if key and claim < counted_from.get(key, claim + 1)
         ]
 
     def first_to_enter(self, segments: Sequence[str]) -> dict[str, str]:
         """By segment: the collector that entered it first. Requests that are joined may be announced to several."""
-        found = self._store.query(_FIRST, {"segments": list(segments)}, self._order.read_settings).result_rows
-        return dict(cast("list[tuple[str, str]]", found))
+        rows = self._store.query(_FIRST, {"segments": list(segments)}, self._order.read_settings).result_rows
+        return dict(cast("list[tuple[str, str]]", rows))
 
     def _claimant(self, number: int) -> str | None:
         sql = "SELECT collector FROM early_claims WHERE claim = {number:UInt64} LIMIT 1"
-        found = self._store.query(sql, {"number": number}, self._order.read_settings).result_rows
-        return found[0][0] if found else None
+        rows = self._store.query(sql, {"number": number}, self._order.read_settings).result_rows
+        return rows[0][0] if rows else None
 
     def _counted_from(self, keys: Sequence[str], since_ns: int) -> dict[str, int]:
         """By request that has ended: the first claim that entered a segment with its end."""

@@ -224,13 +224,13 @@ def owners(requests: set[Id], parents: dict[Id, Id]) -> dict[Id, Id]:
 
     requests {R}, parents {A: R, B: A, X: Y, Y: X}     →     {R: R, A: R, B: R}
     """
-    found: dict[Id, Id | None] = {request: request for request in requests}
+    known: dict[Id, Id | None] = {request: request for request in requests}
     for span in parents:
         path: dict[Id, None] = {}
         at: Id | None = span
-        while at is not None and at not in found and at not in path:
+        while at is not None and at not in known and at not in path:
             path[at] = None
             at = parents.get(at)
-        owner = found.get(at) if at is not None else None
-        found.update(dict.fromkeys(path, owner))
-    return {span: owner for span, owner in found.items() if owner is not None}
+        owner = known.get(at) if at is not None else None
+        known.update(dict.fromkeys(path, owner))
+    return {span: owner for span, owner in known.items() if owner is not None}

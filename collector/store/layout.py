@@ -178,9 +178,9 @@ def _sources(view: str) -> set[str]:
 
 
 def _target(view: str) -> str:
-    found = _VIEW.match(view)
-    assert found, view
-    return found[2]
+    match = _VIEW.match(view)
+    assert match, view
+    return match[2]
 
 
 def _landing(schema: Schema) -> set[str]:

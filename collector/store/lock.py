@@ -98,8 +98,8 @@ class SchemaLock:
         return True
 
     def _latest(self) -> dict[str, Any]:
-        found = self._client.query(self._latest_sql, parameters={"statements": STATEMENT_SETTINGS["log_comment"]})
-        return dict(next(iter(found.named_results())))
+        answer = self._client.query(self._latest_sql, parameters={"statements": STATEMENT_SETTINGS["log_comment"]})
+        return dict(next(iter(answer.named_results())))
 
 
 def _comment(now_s: int) -> str:

@@ -44,9 +44,9 @@ def pending_migrations(store: Store, migrations: Sequence[Migration], where: str
     number.
     """
     client = store.client()
-    found = client.query("SELECT max(version), count() FROM schema_version").result_rows[0]
+    row = client.query("SELECT max(version), count() FROM schema_version").result_rows[0]
     first, last = migrations[0].version, migrations[-1].version
-    if found[1] == 0:
+    if row[1] == 0:
         if client.query("EXISTS TABLE requests").result_rows[0][0]:
             msg = (
                 f"the store {where} has tables and no row in schema_version, so their version is not known: "
@@ -56,7 +56,7 @@ def pending_migrations(store: Store, migrations: Sequence[Migration], where: str
             raise StoreError(msg)
         _record(store, client, migrations)
         return ()
-    version = int(found[0])
+    version = int(row[0])
     if version > last:
         msg = (
             f"the store {where} has tables of version {version}, newer than this collector's version {last}: "
@@ -121,8 +121,8 @@ def _check_digests(client: Client, migrations: Sequence[Migration], where: str) 
     """
     known = {migration.version: migration for migration in migrations}
     sql = "SELECT DISTINCT version, name, digest FROM schema_version WHERE version >= {first:UInt32} AND digest != ''"
-    found = client.query(sql, parameters={"first": migrations[0].version}).result_rows
-    for version, name, digest in found:
+    rows = client.query(sql, parameters={"first": migrations[0].version}).result_rows
+    for version, name, digest in rows:
         if digest != known[version].digest:
             msg = (
                 f"the store {where} had migration {name} with other statements than this collector's "

@@ -85,9 +85,9 @@ def _check_version(store: Store, version: str) -> None:
 def _check_layout(store: Store) -> None:
     """A store does not become a cluster's, or the other way round: its rows would not be found."""
     sql = "SELECT engine = 'Distributed' FROM system.tables WHERE database = currentDatabase() AND name = 'requests'"
-    found = store.client().query(sql).result_rows
-    if found and bool(found[0][0]) != bool(store.layout.cluster):
-        has, says = ("a cluster", "no cluster") if found[0][0] else ("one server", "a cluster")
+    rows = store.client().query(sql).result_rows
+    if rows and bool(rows[0][0]) != bool(store.layout.cluster):
+        has, says = ("a cluster", "no cluster") if rows[0][0] else ("one server", "a cluster")
         msg = f"the store {store.safe_dsn} has the tables of {has}, and its address names {says}: correct the address"
         raise StoreError(msg)
 
@@ -156,8 +156,8 @@ def _set_views(store: Store, statements: Mapping[str, str], closable: Sequence[s
 
 def _existing_tables(client: Client) -> set[str]:
     """Return the names of tables and views. `CREATE TABLE IF NOT EXISTS` of one of them would take 2 ms of CPU."""
-    found = client.query("SELECT name FROM system.tables WHERE database = currentDatabase()")
-    return {str(name) for (name,) in found.result_rows}
+    answer = client.query("SELECT name FROM system.tables WHERE database = currentDatabase()")
+    return {str(name) for (name,) in answer.result_rows}
 
 
 def _remove_ttls(client: Client) -> None:

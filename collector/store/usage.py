@@ -66,8 +66,8 @@ class Usage:
         """Unix nanoseconds of each table's oldest row; None for an empty table."""
         oldest = "if(count() = 0, NULL, toUnixTimestamp64Nano(toDateTime64(min({column}), 9)))"
         selects = (f"SELECT '{t}', {oldest.format(column=c)} FROM {t}" for t, c in TIME_COLUMNS.items())
-        found = self._store.query(" UNION ALL ".join(selects), settings=self._settings()).result_rows
-        return {str(table): ns for table, ns in found}
+        rows = self._store.query(" UNION ALL ".join(selects), settings=self._settings()).result_rows
+        return {str(table): ns for table, ns in rows}
 
     def disks(self) -> list[dict[str, Any]]:
         """Host, name, path and bytes of the store's disks. On a cluster of all nodes; without one, `host` is empty."""
@@ -94,10 +94,10 @@ class Usage:
         if self._data_dir is None:
             return None
         try:
-            found = [shutil.disk_usage(folder) for folder in (self._data_dir, *self._data_dir.glob("*/"))]
+            disks = [shutil.disk_usage(folder) for folder in (self._data_dir, *self._data_dir.glob("*/"))]
         except OSError:
             return None
-        return Disk(*min((disk.free, disk.total) for disk in found))
+        return Disk(*min((disk.free, disk.total) for disk in disks))
 
 
 def _sizes(folder: Path) -> Iterator[int]:

@@ -69,8 +69,8 @@ class Selection:
     def bounds(self, metric: str) -> dict[str, str]:
         """The latencies as parameters of the API; none where it has all of them."""
         given = {"at_least": self.lo, "at_most": self.hi}
-        found = {name: f"{bound:.9f}s" for name, bound in given.items() if bound is not None and bound > 0}
-        return {"metric": metric, **found} if found else {}
+        bounds = {name: f"{bound:.9f}s" for name, bound in given.items() if bound is not None and bound > 0}
+        return {"metric": metric, **bounds} if bounds else {}
 
     def in_url(self) -> dict[str, object]:
         """The selection as parameters of the URL; the bounds are cut to what a map can tell apart."""
@@ -151,10 +151,10 @@ def in_words(answer: Json) -> str:
 
 def by_column(answer: Json, name: str) -> dict[int, float]:
     """A count summed over the rows of each column."""
-    found: dict[int, float] = {}
+    sums: dict[int, float] = {}
     for cell in answer["cells"]:
-        found[cell["x"]] = found.get(cell["x"], 0) + cell[name]
-    return found
+        sums[cell["x"]] = sums.get(cell["x"], 0) + cell[name]
+    return sums
 
 
 def percentile_line(answer: Json, quantile: float, colour: str, *, is_ghost: bool = False) -> Json:
@@ -184,7 +184,7 @@ def _short(incident: Json) -> str:
 
 def marks(incidents: Sequence[Json], changes: Sequence[Json], end: str) -> list[Json]:
     """Events for the strip above the map, the longest last so that short ones get a name first."""
-    found: list[dict[str, Any]] = [
+    events: list[dict[str, Any]] = [
         {
             "t0": instant(one["start"]).timestamp(),
             "t1": instant(one["end"] or end).timestamp(),
@@ -202,6 +202,6 @@ def marks(incidents: Sequence[Json], changes: Sequence[Json], end: str) -> list[
         for one in changes
         if one["dimension"] != "process"
     ]
-    for one in found:
+    for one in events:
         one["label"] = one["label"] if len(one["label"]) <= LABEL else f"{one['label'][: LABEL - 1]}…"
-    return sorted(found, key=lambda one: (one["t1"] - one["t0"], one["t0"]))
+    return sorted(events, key=lambda one: (one["t1"] - one["t0"], one["t0"]))

@@ -104,8 +104,8 @@ class Board:
 
 def draw(board: Board, key: str, height: int = HEIGHT) -> tuple[datetime, datetime] | None:
     """Draw the charts. Returns the time over which the reader has just dragged."""
-    found = _mount(key=key, data=board.data(height), on_brush_change=lambda: None).brush
-    return None if not found else (_moment(found[0]), _moment(found[1]))
+    brushed = _mount(key=key, data=board.data(height), on_brush_change=lambda: None).brush
+    return None if not brushed else (_moment(brushed[0]), _moment(brushed[1]))
 
 
 def line(series: Series, value: str, name: str, colour: str, *, fill: bool = False) -> Line:

@@ -62,7 +62,7 @@ def draw(picture: Picture, key: str, zone: tzinfo = UTC) -> tuple[str, str] | No
     """Draw a picture. Returns trace id and span id of the request that the reader has just clicked on."""
     bars = [(bar, track) for track in picture.tracks if track["kind"] == "bars" for bar in track["bars"]]
     begin = 0.0 if picture.origin is None else instant(picture.origin).timestamp()
-    found = _mount(
+    opened = _mount(
         key=key,
         height=picture.height,
         data={
@@ -81,4 +81,4 @@ def draw(picture: Picture, key: str, zone: tzinfo = UTC) -> tuple[str, str] | No
         },
         on_opened_change=lambda: None,
     ).opened
-    return (found[0], found[1]) if found else None
+    return (opened[0], opened[1]) if opened else None

@@ -36,12 +36,12 @@ def body(view: View) -> None:
     """Draw the pickers and, of the sides that they choose, the comparison."""
     chosen = sides.pick(view)
     if chosen:
-        found = fetch(ask("compare", view.params, **chosen))
-        if isinstance(found, Problem):
-            components.problem(found)
+        answer = fetch(ask("compare", view.params, **chosen))
+        if isinstance(answer, Problem):
+            components.problem(answer)
         else:
-            comparison(found)
-            overlaid(view, chosen, found)
+            comparison(answer)
+            overlaid(view, chosen, answer)
     variants.draw(view)
 
 
@@ -174,5 +174,5 @@ def overlaid(view: View, chosen: Mapping[str, str], found: Json) -> None:
 
 
 def _shares(view: View, chosen: Mapping[str, str], side: str, metric: str) -> Sequence[tuple[float, float]]:
-    found = fetch(ask("heatmap", sides.params(view, chosen, side), metric=metric, columns=1, rows=100))
-    return [] if isinstance(found, Problem) else curves.shares(found)
+    answer = fetch(ask("heatmap", sides.params(view, chosen, side), metric=metric, columns=1, rows=100))
+    return [] if isinstance(answer, Problem) else curves.shares(answer)

@@ -133,11 +133,11 @@ def usable(one: Json) -> list[Json]:
 
 def _buttons(one: Json, number: int) -> None:
     """Buttons that keep the requests with a condition, or leave them out."""
-    found = usable(one)
-    name = " and ".join(words(condition) for condition in found)
-    value = "" if found and found[0] in one["conditions"] else f" {found[0]['value']}" if found else ""
+    kept = usable(one)
+    name = " and ".join(words(condition) for condition in kept)
+    value = "" if kept and kept[0] in one["conditions"] else f" {kept[0]['value']}" if kept else ""
     for sign, label in (("", "is"), (filters.NOT, "is not")):
-        if not found or (sign and len(found) > 1):
+        if not kept or (sign and len(kept) > 1):
             continue  # leaving out one and then the other is not leaving out both together
         if st.button(
             plain(f"{label}{value}"),
@@ -145,7 +145,7 @@ def _buttons(one: Json, number: int) -> None:
             type="tertiary",
             help=plain(f"Only requests: {name}" if not sign else f"Without requests: {name}"),
         ):
-            for condition in found:
+            for condition in kept:
                 if bounds := length(condition, leave_out=bool(sign)):
                     address.put(**bounds)
                 else:

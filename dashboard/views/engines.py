@@ -100,7 +100,7 @@ def table(shown: Sequence[Json], end: str, view: View, known: Sequence[Json]) ->
         for one in shown
     ]
     image = st.column_config.ImageColumn
-    found: Any = st.dataframe(
+    event: Any = st.dataframe(
         rows,
         hide_index=True,
         row_height=34,
@@ -113,7 +113,7 @@ def table(shown: Sequence[Json], end: str, view: View, known: Sequence[Json]) ->
             "queue": image("queue", width=_WIDTH + 20, help="The most requests that waited."),
         },
     )
-    places = found.selection.rows
+    places = event.selection.rows
     return shown[places[0]] if places and places[0] < len(shown) else None
 
 

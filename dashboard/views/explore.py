@@ -36,17 +36,17 @@ def body(view: View) -> None:
     shown = replace(view, labels=(*view.labels, *differing.chosen_lengths()))
     with st.container(border=True, key="map"):
         told = fetch(ask("heatmap", shown.params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
-        found = components.last_known(f"heatmap {metric}", told, view)
-        if found is not None and found["cells"]:
-            draw_map(found, view, metric, chosen)
-        elif found is not None:
-            nothing(found["window"], view)
+        grid = components.last_known(f"heatmap {metric}", told, view)
+        if grid is not None and grid["cells"]:
+            draw_map(grid, view, metric, chosen)
+        elif grid is not None:
+            nothing(grid["window"], view)
             if address.get("status") not in ("in_flight", "lost"):
                 return
     if isinstance(told, Problem) and told.status is None:
         return  # nobody answers: the other parts would say so again
-    if found is not None:
-        st.markdown(sentence(found, metric, chosen, view))
+    if grid is not None:
+        st.markdown(sentence(grid, metric, chosen, view))
     left, right = st.columns([6, 5], gap="medium")
     with left:
         panel(lambda: requests.draw(shown, chosen, metric))
@@ -122,11 +122,11 @@ def last_week(answer: Json, view: View, metric: str) -> list[Json]:
         *view.labels,
         *differing.chosen_lengths(),
     )
-    found = fetch(ask("heatmap", params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
-    if isinstance(found, Problem) or not found["cells"]:
-        st.caption(f"Last week: {plain(found.title) if isinstance(found, Problem) else 'no request ended then'}.")
+    earlier = fetch(ask("heatmap", params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
+    if isinstance(earlier, Problem) or not earlier["cells"]:
+        st.caption(f"Last week: {plain(earlier.title) if isinstance(earlier, Problem) else 'no request ended then'}.")
         return []
-    return [heat.percentile_line(found, 0.99, palette.QUANTILES["p99"], is_ghost=True)]
+    return [heat.percentile_line(earlier, 0.99, palette.QUANTILES["p99"], is_ghost=True)]
 
 
 def events(view: View, end: str) -> list[Json]:
@@ -147,9 +147,9 @@ def compared(view: View, metric: str, chosen: Selection | None) -> tuple[Json | 
     begin, end = chosen.times()
     if own:
         same_time = (("start", begin), ("end", end), *view.labels)
-        found = fetch(ask("differences", same_time, slo=view.slo, **own))
-        if isinstance(found, Problem) or found["others"] >= FEWEST:
-            return found, "the others of the same time"
+        answer = fetch(ask("differences", same_time, slo=view.slo, **own))
+        if isinstance(answer, Problem) or answer["others"] >= FEWEST:
+            return answer, "the others of the same time"
     whole = {**own, "select.start": begin, "select.end": end}
     return fetch(ask("differences", view.params, slo=view.slo, **whole)), "all others of the range"
 

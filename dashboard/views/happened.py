@@ -93,7 +93,7 @@ def folded(boxes: Sequence[Json]) -> list[Json]:
     with that one."""
     starts = {box["instance"]: box for box in boxes if box["kind"] == "cold_start"}
     changes = [box for box in boxes if box["kind"] == "change"]
-    found: dict[int, dict[str, Any]] = {id(box): {**box, "inside": [*box["inside"]], "also": []} for box in boxes}
+    by_id: dict[int, dict[str, Any]] = {id(box): {**box, "inside": [*box["inside"]], "also": []} for box in boxes}
     for box in boxes:
         of: Json | None = None
         if box["kind"] == "process":
@@ -105,10 +105,10 @@ def folded(boxes: Sequence[Json]) -> list[Json]:
             storms = (one for one in boxes if one["kind"] == "kv_eviction" and one["instance"] == box["instance"])
             of = next((one for one in storms if one["service"] == box["service"] and overlap(one, box)), None)
         if of is not None and not fires(box):
-            one = found.pop(id(box))
-            found[id(of)]["inside"] += one["inside"]
-            found[id(of)]["also"] += [box["title"]] if box["kind"] != "process" else []
-    return [*found.values()]
+            one = by_id.pop(id(box))
+            by_id[id(of)]["inside"] += one["inside"]
+            by_id[id(of)]["also"] += [box["title"]] if box["kind"] != "process" else []
+    return [*by_id.values()]
 
 
 def overlap(one: Json, other: Json) -> bool:
@@ -171,12 +171,12 @@ def lines(engines: Sequence[Json]) -> None:
         "itl": "ITL", "kv": "KV cache", "preemption": "preemptions", "in_flight": "requests in flight",
         "queue": "queue", "cold_start": "cold starts",
     }  # fmt: skip
-    found = {}
+    sentences = {}
     for engine in engines:
         missing = [told for told in engine["tells"] if told["told"] == "none"]
         if missing:
             names = ", ".join(words.get(told["what"], told["what"]) for told in missing)
             way = next((told["ways"][0] for told in missing if told["ways"]), "")
-            found[engine["engine"]] = f"{names}: {engine['engine']} does not tell them here. {way}".rstrip()
-    for line in found.values():
+            sentences[engine["engine"]] = f"{names}: {engine['engine']} does not tell them here. {way}".rstrip()
+    for line in sentences.values():
         st.caption(plain(line))

@@ -43,26 +43,26 @@ def body(view: View) -> None:
     frame = components.frame("verdict", HEIGHTS)
     told = fetch(ask("verdict", view.params))
     frame.empty()
-    found = components.last_known("verdict", told, view)
-    if found is None:
+    verdict = components.last_known("verdict", told, view)
+    if verdict is None:
         return
     engines = fetch_seldom(ask("engines", start="-30d"))
-    if _never_seen(found, engines):
+    if _never_seen(verdict, engines):
         components.no_data()
         return
-    window = found["window"]
+    window = verdict["window"]
     components.span(window, view.zone)
     with st.container(key="verdict"):
-        happened.verdict(found, view, is_old=isinstance(told, Problem))
+        happened.verdict(verdict, view, is_old=isinstance(told, Problem))
     with st.container(key="slos", border=True):
-        slos.table(found["slos"], _histories(found["slos"], window), view)
-    if found["state"] == "quiet":
-        happened.quiet(found, view)
+        slos.table(verdict["slos"], _histories(verdict["slos"], window), view)
+    if verdict["state"] == "quiet":
+        happened.quiet(verdict, view)
     else:
-        strip(view, found)
-        charts(view, found, engines)
+        strip(view, verdict)
+        charts(view, verdict, engines)
     with st.container(key="happened", border=True):
-        happened.happened(found["boxes"], view)
+        happened.happened(verdict["boxes"], view)
     happened.lines(engines.get("engines", []))
 
 
@@ -90,11 +90,11 @@ def _histories(found: list[Json], window: Json) -> Mapping[str, Json]:
 def strip(view: View, verdict: Json) -> None:
     """When and how slow, in short: a heatmap of TTFT. What is brushed becomes the range; Explore has the whole map."""
     query = ask("heatmap", view.params, metric="ttft", slo=view.slo, columns=STRIP_COLUMNS, rows=STRIP_ROWS)
-    found = fetch(query)
-    if isinstance(found, Problem):
-        components.problem(found)
+    grid = fetch(query)
+    if isinstance(grid, Problem):
+        components.problem(grid)
         return
-    if not found["edges_s"]:
+    if not grid["edges_s"]:
         return  # nobody tells a TTFT
     events = [
         {"t0": band.start.timestamp(), "t1": band.end.timestamp(), "label": band.text, "colour": band.colour}
@@ -103,8 +103,8 @@ def strip(view: View, verdict: Json) -> None:
     with st.container(key="strip", border=True):
         title = f"**Time to first token** of {plain(view.slo)}" if view.slo else "**Time to first token**"
         st.markdown(f"{title} · [Explore]({view.link('explore')})")
-        lines = [heat.percentile_line(found, 0.99, palette.QUANTILES["p99"])]
-        done = heat.draw(found, view.zone, key="now-heat", height=STRIP_HEIGHT, events=events, lines=lines, lanes=3)
+        lines = [heat.percentile_line(grid, 0.99, palette.QUANTILES["p99"])]
+        done = heat.draw(grid, view.zone, key="now-heat", height=STRIP_HEIGHT, events=events, lines=lines, lanes=3)
     if done and "zoom" in done:
         filters.show_range(*done["zoom"])
     elif done and done.get("t0"):
@@ -123,11 +123,11 @@ def charts(view: View, verdict: Json, engines: Json) -> None:
         name: ask("timeseries", view.params, metric=name, slo=view.slo, step=f"{step_s(window)}s") for name in CHARTED
     }
     of_processes = CHARTED[3:] if engines.get("engines") else ()
-    found = {name: fetch(asked[name]) for name in (*CHARTED[:3], *of_processes)}
-    if problems := {answer.title: answer for answer in found.values() if isinstance(answer, Problem)}:
+    answers = {name: fetch(asked[name]) for name in (*CHARTED[:3], *of_processes)}
+    if problems := {answer.title: answer for answer in answers.values() if isinstance(answer, Problem)}:
         for problem in problems.values():
             components.problem(problem)
-    known = {name: answer for name, answer in found.items() if not isinstance(answer, Problem)}
+    known = {name: answer for name, answer in answers.items() if not isinstance(answer, Problem)}
     promised = next((float(slo["objective"]) for slo in verdict["slos"] if slo["name"] == view.slo), None)
     drawn = [chart for chart in drawable(known, window, view.slo, promised) if chart.is_known]
     if not drawn:
@@ -149,14 +149,14 @@ def last_week(view: View, asked: Mapping[str, Query], window: Json) -> dict[str,
     shifted = {name: written(instant(window[name]) - WEEK) for name in ("start", "end")}
     then = [*shifted.items(), *view.labels]
     names = {"requests": "ended", "attainment": view.slo or ALL}
-    found = {}
+    lines = {}
     for metric, line in names.items():
         own = dict(asked[metric].params)
         answer = fetch(ask("timeseries", then, metric=metric, slo=view.slo, step=own["step"]))
         if not isinstance(answer, Problem):
             of_then = on_grid(answer, ("value",), {**shifted, "complete_until": shifted["end"]})
-            found[line] = of_then.values["value"]
-    return found
+            lines[line] = of_then.values["value"]
+    return lines
 
 
 def with_ghosts(chart: Chart, then: Mapping[str, list[float | None]]) -> Chart:
@@ -208,7 +208,7 @@ def marks(verdict: Json) -> list[Band]:
 def bands(boxes: list[Json], window: Json) -> list[Band]:
     """What happened, as bands above the charts: causes and changes, and burns that nothing explains."""
     start, end = instant(window["start"]), instant(window["end"])
-    found = []
+    drawn = []
     known = happened.folded(boxes)
     burns = [box for box in known if box["kind"] == "slo_burn"]
     for box in known:
@@ -218,8 +218,8 @@ def bands(boxes: list[Json], window: Json) -> list[Band]:
         last = from_ns(box["until_ns"]) if box["until_ns"] is not None else first if box["kind"] in MOMENTS else end
         if last >= start and first <= end:
             colour = palette.CAUSES.get(box["kind"], palette.QUIET)
-            found.append(Band(max(first, start), last, _short(box), colour))
-    return found
+            drawn.append(Band(max(first, start), last, _short(box), colour))
+    return drawn
 
 
 def bad_now(slos: list[Json], window: Json) -> list[Band]:

@@ -50,11 +50,11 @@ def page() -> None:
     if not asked:
         st.info("Type an id into the box above, or choose a request in Explore.", icon=":material/search:")
         return
-    found = (asked.lower(), "") if TRACE_ID.fullmatch(asked.lower()) else ids_of(asked)
-    if isinstance(found, Problem):
-        components.problem(found)
+    ids = (asked.lower(), "") if TRACE_ID.fullmatch(asked.lower()) else ids_of(asked)
+    if isinstance(ids, Problem):
+        components.problem(ids)
         return
-    trace_id, span_id = found[0], span_id or found[1]
+    trace_id, span_id = ids[0], span_id or ids[1]
     components.title(f"Request {trace_id[:8]}")
     if span_id and not SPAN_ID.fullmatch(span_id):
         components.problem(
@@ -73,11 +73,11 @@ def ids_of(asked: str) -> tuple[str, str] | Problem:
     """The newest trace with an id that begins so, as the list shows it; or trace and span of this request id."""
     names = ("trace_id", "request_id") if FIRST_DIGITS.fullmatch(asked.lower()) else ("request_id",)
     for name in names:
-        found = fetch(ask("requests", [(name, asked)], start=LOOK_BACK, limit=1))
-        if isinstance(found, Problem):
-            return found
-        if found["requests"]:
-            row = found["requests"][0]
+        answer = fetch(ask("requests", [(name, asked)], start=LOOK_BACK, limit=1))
+        if isinstance(answer, Problem):
+            return answer
+        if answer["requests"]:
+            row = answer["requests"][0]
             return row["trace_id"], row["span_id"] if name == "request_id" else ""
     return Problem(
         "No such request",
@@ -145,10 +145,10 @@ def timeline(request: Json) -> Json | None:
     if not request["instance"] or seconds <= 0:
         return None
     asked = {name: request[name] for name in ("service", "instance", "process_tenant")}
-    found = fetch(
+    answer = fetch(
         ask("processes/timeline", **asked, start=request["start"], end=written(begin + timedelta(seconds=seconds)))
     )
-    return None if isinstance(found, Problem) else found
+    return None if isinstance(answer, Problem) else answer
 
 
 def _trail(trace_id: str, span_id: str | None) -> Json | Problem:

@@ -124,15 +124,15 @@ def listed(view: View, request: Json) -> list[tuple[str, str]]:
 def neighbours(params: Params, request: Json, by: str) -> list[tuple[str, str, dict[str, str] | None]]:
     """Key and title of two buttons, and the request to which each leads: the next slower and the next faster one."""
     value = request.get(f"{by}_s")
-    found: list[Json | None] = [None, None]
+    both: list[Json | None] = [None, None]
     if value is not None:
         for place, (bound, order, ns) in enumerate((("at_least", "asc", 1), ("at_most", "desc", -1))):
             beyond = f"{round(value * 1e9) + ns}ns"
             asked = fetch(ask("requests", params, metric=by, sort=by, order=order, limit=1, **{bound: beyond}))
-            found[place] = None if isinstance(asked, Problem) else next(iter(asked["requests"]), None)
+            both[place] = None if isinstance(asked, Problem) else next(iter(asked["requests"]), None)
     return [
         (name, title, None if one is None else {"trace_id": one["trace_id"], "span_id": one["span_id"]})
-        for (name, title), one in zip((("previous", "‹ slower"), ("next", "faster ›")), found, strict=True)
+        for (name, title), one in zip((("previous", "‹ slower"), ("next", "faster ›")), both, strict=True)
     ]
 
 

@@ -55,24 +55,24 @@ def draw(view: View, chosen: Selection | None, metric: str) -> None:
     order = SORTS[sort or "E2E"]
     asked = query(view, chosen, metric, {"sort": order, "status": status, "verdict": verdict, **of_link})
     cursor = _cursor(asked)
-    found = fetch(ask("requests", asked.params, cursor=cursor, explained="true"))
-    if isinstance(found, Problem):
-        components.problem(found)
+    answer = fetch(ask("requests", asked.params, cursor=cursor, explained="true"))
+    if isinstance(answer, Problem):
+        components.problem(answer)
         return
-    rows = found["requests"]
+    rows = answer["requests"]
     if not rows:
         st.info(
             "No request matches. A request belongs to the range in which it ended: try a longer one, or fewer filters."
         )
         return
     with st.container(horizontal=True, vertical_alignment="center", key="list-pages"):
-        st.caption(f"{count(len(rows))} of {count(found['total'])} requests. A click opens one.", width="content")
+        st.caption(f"{count(len(rows))} of {count(answer['total'])} requests. A click opens one.", width="content")
         st.button("First page", disabled=cursor is None, on_click=_go, args=(asked, None), type="tertiary")
         st.button(
-            "Next page", disabled=found["next"] is None, on_click=_go, args=(asked, found["next"]), type="tertiary"
+            "Next page", disabled=answer["next"] is None, on_click=_go, args=(asked, answer["next"]), type="tertiary"
         )
     shown = components.table(
-        table(rows, found["explained"]),
+        table(rows, answer["explained"]),
         height=420,
         placeholder=UNDEFINED,
         column_config=columns(view.zone),
@@ -82,7 +82,7 @@ def draw(view: View, chosen: Selection | None, metric: str) -> None:
         selection_mode="single-cell",
         row_height=30,
     )
-    st.html(legend(rows, found["explained"]))
+    st.html(legend(rows, answer["explained"]))
     for row, _ in shown.selection.cells[:1]:
         st.switch_page(
             st.session_state["pages"]["request"],

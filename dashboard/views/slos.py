@@ -71,8 +71,8 @@ def thresholds(slo: Json) -> str:
 def last_hour(slo: Json) -> float | None:
     """Attainment of the last hour, from the burn rate over it: that is the bad share ÷ the budget."""
     rates = [(rule[f"{of}_s"], rule[f"{of}_burn"]) for rule in slo["burn"] for of in ("long", "short")]
-    found = next((rate for length, rate in rates if length == HOUR_S), None)
-    return None if found is None else max(0.0, 1 - found * (1 - float(slo["objective"])))
+    rate_of_hour = next((rate for length, rate in rates if length == HOUR_S), None)
+    return None if rate_of_hour is None else max(0.0, 1 - rate_of_hour * (1 - float(slo["objective"])))
 
 
 def ends(slo: Json) -> str:
@@ -107,11 +107,11 @@ def history_step_h(slo: Json) -> int:
 
 def cells(history: Json, objective: float, view: View) -> str:
     """One cell for each step of the SLO's window, with its numbers on hover: the lower, the more requests were bad."""
-    found = {instant(point["t"]): point["value"] for point in history["points"]}
+    values = {instant(point["t"]): point["value"] for point in history["points"]}
     step, end = timedelta(seconds=history["step_s"]), instant(history["window"]["end"])
     at, drawn, worst = instant(history["window"]["start"]), [], None
     while at < end:
-        value = found.get(at)
+        value = values.get(at)
         drawn.append(_cell(value, objective, f"{at.astimezone(view.zone):%b %d %H:%M}: {percent(value)}"))
         worst = value if worst is None or (value is not None and value < worst) else worst
         at += step

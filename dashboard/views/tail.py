@@ -125,15 +125,15 @@ def groups_of(slow: Json, palette: Palette) -> list[Bar]:
         return Bar(name, f"{count(n)} · mean {duration(mean_s)}", by_group, n or 1)
 
     n = slow["selected"]["explained"]
-    found = [bar("slowest 1 %", n, {part["cause"]: part["time_s"] for part in slow["parts"]})]
+    drawn = [bar("slowest 1 %", n, {part["cause"]: part["time_s"] for part in slow["parts"]})]
     models = [one for one in slow["by_model"] if one["time_s"]]
     if len(models) > 1:
-        found += [bar(one["model"] or "no model", one["requests"], one["parts"]) for one in models[:MOST_MODELS]]
+        drawn += [bar(one["model"] or "no model", one["requests"], one["parts"]) for one in models[:MOST_MODELS]]
     typical = {part["cause"]: part["typical_s"] for part in slow["parts"] if part["typical_s"]}
     if typical:
         as_many = bar("typical", n, typical)
-        found.append(Bar("typical", f"P25 to P75 · mean {duration(sum(typical.values()) / n)}", as_many.parts, n))
-    return found
+        drawn.append(Bar("typical", f"P25 to P75 · mean {duration(sum(typical.values()) / n)}", as_many.parts, n))
+    return drawn
 
 
 def column(one: Json, palette: Palette, view: View) -> Column:
@@ -211,7 +211,7 @@ Stretch = tuple[datetime, datetime]
 
 def left_out() -> list[Stretch]:
     """The stretches of time that the URL leaves out; what is none there is ignored."""
-    found = []
+    stretches = []
     for stretch in st.query_params.get_all("out"):
         first, _, last = stretch.partition("/")
         try:
@@ -219,8 +219,8 @@ def left_out() -> list[Stretch]:
         except ValueError:
             continue
         if start < end:
-            found.append((start, end))
-    return found
+            stretches.append((start, end))
+    return stretches
 
 
 def toggled(out: Sequence[Stretch], chosen: Stretch) -> list[Stretch]:
@@ -235,12 +235,12 @@ def toggled(out: Sequence[Stretch], chosen: Stretch) -> list[Stretch]:
 
 def strip(view: View, of: str, out: Sequence[Stretch]) -> None:
     """The bad requests over time. A click or a drag leaves a part out, and a second click takes it back."""
-    found = fetch(ask("heatmap", view.params, metric=of, columns=STRIP, rows=1, slo=view.slo))
-    if isinstance(found, Problem):
-        components.problem(found)
+    grid = fetch(ask("heatmap", view.params, metric=of, columns=STRIP, rows=1, slo=view.slo))
+    if isinstance(grid, Problem):
+        components.problem(grid)
         return
     with st.container(border=True, key="tail-strip"):
-        series = by_column(found)
+        series = by_column(grid)
         chart = small.Chart(
             "Bad requests: click or drag to leave a time out",
             "count",
@@ -249,7 +249,7 @@ def strip(view: View, of: str, out: Sequence[Stretch]) -> None:
             log=True,  # beside a burst, some bad requests would not be seen
         )
         bands = [small.Band(start, end, "left out", _LEFT_OUT) for start, end in out]
-        board = small.Board(series.times, found["column_s"], found["window"], view.zone, [chart], bands, clicks=True)
+        board = small.Board(series.times, grid["column_s"], grid["window"], view.zone, [chart], bands, clicks=True)
         chosen = small.draw(board, "strip", STRIP_HEIGHT)
         if chosen:
             _leave_out(toggled(out, chosen))

@@ -94,12 +94,12 @@ class BlockManager:
 
     def find(self, hashes: Iterable[bytes]) -> list[int]:
         """The cached blocks of the longest prefix that is cached."""
-        found = []
+        blocks = []
         for block_hash in hashes:
             if (block := self._cached.get(block_hash)) is None:
                 break
-            found.append(block)
-        return found
+            blocks.append(block)
+        return blocks
 
     def _take(self) -> int:
         block = next(iter(self._free))

@@ -53,5 +53,5 @@ class NgramIndex:
         for end in range(self._known, len(token_ids)):
             self._behind[tuple(token_ids[end - size : end])] = end
         self._known = max(self._known, len(token_ids))
-        found = self._behind.get(tuple(token_ids[-size:]))
-        return [] if found is None else list(token_ids[found : found + limit])
+        behind = self._behind.get(tuple(token_ids[-size:]))
+        return [] if behind is None else list(token_ids[behind : behind + limit])

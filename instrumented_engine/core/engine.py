@@ -141,8 +141,8 @@ class Engine:
         plan, result = done.plan, done.result
         for item, sampled in zip(plan.batch, result.token_ids, strict=True):
             sequence = item.sequence
-            if (found := result.prompt_logprobs.get(sequence)) is not None:
-                sequence.prompt_logprobs[sequence.num_computed_tokens :] = found
+            if (prompt := result.prompt_logprobs.get(sequence)) is not None:
+                sequence.prompt_logprobs[sequence.num_computed_tokens :] = prompt
             sequence.num_computed_tokens += item.num_scheduled_tokens
             if sampled:
                 sequence.num_drafted_tokens += len(item.draft)

@@ -154,8 +154,8 @@ class Request:
     @property
     def num_reasoning_tokens(self) -> int | None:
         """Output tokens of hidden reasoning and its markers; None if reasoning is not looked for."""
-        found = [sequence.reasoning.num_tokens for sequence in self.sequences if sequence.reasoning is not None]
-        return sum(found) if found else None
+        counts = [sequence.reasoning.num_tokens for sequence in self.sequences if sequence.reasoning is not None]
+        return sum(counts) if counts else None
 
     @property
     def num_drafted_tokens(self) -> int:

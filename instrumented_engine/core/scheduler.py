@@ -265,9 +265,9 @@ class Scheduler:
             return 0
         size = self.block_manager.block_size
         usable = (len(sequence.token_ids) - 1) // size
-        found = self.block_manager.find(sequence.block_hashes(size)[:usable])
-        self.block_manager.share(sequence.block_table, found)
-        sequence.num_computed_tokens = len(found) * size
+        cached = self.block_manager.find(sequence.block_hashes(size)[:usable])
+        self.block_manager.share(sequence.block_table, cached)
+        sequence.num_computed_tokens = len(cached) * size
         return sequence.num_computed_tokens
 
     # No step both offloads and restores, since none that preempts admits: a host block that a restore gives up is not

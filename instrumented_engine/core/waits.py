@@ -23,12 +23,12 @@ def account(scheduler: Scheduler, plan: Plan, now_ns: int) -> Counter[Wait]:
     """
     for sequence in plan.admitted:
         sequence.waits_for(None, now_ns)
-    found: Counter[Wait] = Counter()
+    waits: Counter[Wait] = Counter()
     for sequence, reason in _reasons(scheduler, plan):
         if sequence.wait is not reason:
             sequence.waits_for(reason, now_ns)
-        found[reason] += 1
-    return found
+        waits[reason] += 1
+    return waits
 
 
 def _reasons(scheduler: Scheduler, plan: Plan) -> Iterator[tuple[Sequence, Wait]]:

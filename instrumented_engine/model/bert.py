@@ -78,9 +78,9 @@ class Bert:
     def answers(self, texts: Seq[Seq[int]]) -> list[list[float]]:
         """For each text its vector, or of a token classifier the probabilities of all tokens in a row."""
         if self.config.labels:
-            return [found.flatten().tolist() for found in self.classify(texts)]
-        found: list[list[float]] = self.embed(texts).tolist()
-        return found
+            return [vectors.flatten().tolist() for vectors in self.classify(texts)]
+        vectors: list[list[float]] = self.embed(texts).tolist()
+        return vectors
 
     def _states(self, texts: Seq[Seq[int]]) -> tuple[Tensor, ...]:
         """The last states of each text: (tokens, hidden size), float32."""
@@ -140,8 +140,8 @@ class EncoderRunner:
         else:
             if not all(map(isfinite, chain.from_iterable(vectors))):
                 raise ArithmeticError("the model's answer has numbers that are infinite or none (NaN)")
-            found = {item.sequence: vector for item, vector in zip(plan.batch, vectors, strict=True)}
-            return StepResult([[] for _ in plan.batch], embeddings=found)
+            embeddings = {item.sequence: vector for item, vector in zip(plan.batch, vectors, strict=True)}
+            return StepResult([[] for _ in plan.batch], embeddings=embeddings)
         torch.cuda.empty_cache()
         raise MemoryError(message)  # outside of the handler: torch's error would keep the tensors of the failed pass
 
@@ -182,17 +182,17 @@ def load_bert(path: Path, dtype: torch.dtype, device: torch.device) -> Bert:
 
 
 def _config(path: Path) -> BertConfig:
-    found = _json(path / "config.json")
+    config = _json(path / "config.json")
 
     def number(key: str) -> int:
-        if not isinstance(value := found.get(key), int) or value <= 0:
+        if not isinstance(value := config.get(key), int) or value <= 0:
             raise ModelError(f"{path}/config.json: {key} must be a positive integer, not {value!r}")
         return value
 
-    activation = found.get("hidden_act", "gelu")
+    activation = config.get("hidden_act", "gelu")
     if activation not in ACTIVATIONS:
         raise ModelError(f"{path}/config.json: hidden_act = {activation!r} is not supported ({', '.join(ACTIVATIONS)})")
-    if (kind := found.get("position_embedding_type", "absolute")) != "absolute":
+    if (kind := config.get("position_embedding_type", "absolute")) != "absolute":
         raise ModelError(f"{path}/config.json: position_embedding_type = {kind!r} is not supported (only 'absolute')")
     pooling = _json(path / "1_Pooling" / "config.json", missing={"pooling_mode_mean_tokens": True})
     first = bool(pooling.get("pooling_mode_cls_token"))
@@ -206,10 +206,10 @@ def _config(path: Path) -> BertConfig:
         layers=number("num_hidden_layers"),
         heads=number("num_attention_heads"),
         max_position=min(most, length) if isinstance(length, int) and length > 0 else most,
-        layer_norm_eps=found.get("layer_norm_eps", 1e-12),
+        layer_norm_eps=config.get("layer_norm_eps", 1e-12),
         activation=activation,
         pools_first=first,
-        labels=_labels(path, found),
+        labels=_labels(path, config),
     )
 
 

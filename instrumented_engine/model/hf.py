@@ -132,8 +132,8 @@ class HfFolder:
             "quantization_config": None,
         }
         for key, value in wanted.items():
-            if (found := self._config.get(key, value)) != value:
-                raise ModelError(f"{self.path}/config.json: {key} = {found!r} is not supported (only {value!r})")
+            if (given := self._config.get(key, value)) != value:
+                raise ModelError(f"{self.path}/config.json: {key} = {given!r} is not supported (only {value!r})")
 
 
 def adjacent_pairs(weight: Tensor, head_dim: int) -> Tensor:

@@ -100,12 +100,12 @@ class ModelRunner:
         states, graph_rows = self._forward([_rows(item) for item in batch])
         sampling = [item for item in batch if item.samples]
         num_places = sum(1 + len(item.draft) for item in sampling)
-        sampled, found = self._sample(states[:num_places], sampling)
+        sampled, told = self._sample(states[:num_places], sampling)
         prompts = self._prompt_logprobs(states[num_places:], batch)
         token_ids = [sampled.get(item.sequence, []) for item in plan.batch]
         self._synchronize()  # a step that samples nothing has not waited for the device yet
         device_ns = perf_counter_ns() - start if self._device.type == "cuda" else None
-        result = StepResult(token_ids, found, prompts, device_ns, graph_rows=graph_rows)
+        result = StepResult(token_ids, told, prompts, device_ns, graph_rows=graph_rows)
         if self.peaks is not None:
             work = work_of(batch, self._model.config, self._model.weights, self.block_bytes // self._block_size)
             result.compute_ns, result.memory_ns = work.compute_ns(self.peaks), work.memory_ns(self.peaks)
@@ -136,15 +136,15 @@ class ModelRunner:
             chosen, counts = [tokens[index] for index in wanted], [tops[index] or 0 for index in wanted]
             told = dict(zip(wanted, logprobs(unchanged, chosen, counts), strict=True))
         sampled: dict[Sequence, list[int]] = {}
-        found: dict[Sequence, list[TokenLogprobs]] = {}
+        by_sequence: dict[Sequence, list[TokenLogprobs]] = {}
         first = 0
         for item in items:
             kept = 1 + matching(item.draft, tokens[first:])
             sampled[item.sequence] = tokens[first : first + kept]
             if first in told:
-                found[item.sequence] = [told[index] for index in range(first, first + kept)]
+                by_sequence[item.sequence] = [told[index] for index in range(first, first + kept)]
             first += 1 + len(item.draft)
-        return sampled, found
+        return sampled, by_sequence
 
     def _top(self, params: SamplingParams) -> int | None:
         """The number of likely tokens that are told: for a beam its width, and the tokens that would end it."""
@@ -152,7 +152,7 @@ class ModelRunner:
 
     def _prompt_logprobs(self, states: torch.Tensor, batch: Seq[Scheduled]) -> dict[Sequence, list[TokenLogprobs]]:
         """The log-probabilities of prompts. `states` has the rows of `_prompt_positions`, item by item."""
-        found: dict[Sequence, list[TokenLogprobs]] = {}
+        by_sequence: dict[Sequence, list[TokenLogprobs]] = {}
         first = 0
         for item in batch:
             sequence, positions = item.sequence, _prompt_positions(item)
@@ -161,9 +161,9 @@ class ModelRunner:
                 logits = self._model.logits(states[first : first + len(part)])
                 targets = [sequence.token_ids[position + 1] for position in part]
                 tops = [sequence.params.prompt_logprobs or 0] * len(part)
-                found.setdefault(sequence, []).extend(logprobs(logits, targets, tops))
+                by_sequence.setdefault(sequence, []).extend(logprobs(logits, targets, tops))
                 first += len(part)
-        return found
+        return by_sequence
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -192,8 +192,8 @@ class ModelRunner:
             )
             for size in graphs:
                 rows = [Rows([i + 1], (i + 1) % self._block_size, [i], [0]) for i in range(self._trial(size))]
-                found = graphs.run(rows, size)
-                if not agree(found, self._model.forward(self._packer.pack(rows), self._cache)):
+                states = graphs.run(rows, size)
+                if not agree(states, self._model.forward(self._packer.pack(rows), self._cache)):
                     raise RuntimeError(f"the graph for {size} sequences computes other states than the model")
         except (MemoryError, RuntimeError) as error:
             logger.warning("steps are computed without CUDA graphs: %s", error)

@@ -85,9 +85,9 @@ def _adjust(logits: Tensor, index: int, row: Row, eos_ids: Seq[int]) -> None:
         logits[index, list(ids)] += torch.tensor(values, dtype=logits.dtype, device=logits.device)
     if params.repetition_penalty != 1:
         seen = torch.tensor(sorted(set(row.token_ids)), device=logits.device)
-        found = logits[index, seen]
+        repeated = logits[index, seen]
         logits[index, seen] = torch.where(
-            found > 0, found / params.repetition_penalty, found * params.repetition_penalty
+            repeated > 0, repeated / params.repetition_penalty, repeated * params.repetition_penalty
         )
     if (params.presence_penalty or params.frequency_penalty) and len(row.token_ids) > row.num_prompt_tokens:
         counts = Counter(row.token_ids[row.num_prompt_tokens :])
@@ -109,8 +109,8 @@ def _draw(logits: Tensor, places: Seq[Row]) -> list[int]:
         drawn |= zip(rows, _pick(mass, mass[:, -1:], uniform[rows])[:, 0].tolist(), strict=True)
     for width in (min(HEAD, logits.shape[1]), logits.shape[1]):
         if rows := [row for row in range(len(params)) if row not in drawn]:
-            found = _draw_from_head(probability[rows], [params[row] for row in rows], uniform[rows], width)
-            drawn |= {row: token for row, token in zip(rows, found, strict=True) if token is not None}
+            tokens = _draw_from_head(probability[rows], [params[row] for row in rows], uniform[rows], width)
+            drawn |= {row: token for row, token in zip(rows, tokens, strict=True) if token is not None}
     return [drawn[row] for row in range(len(params))]
 
 
@@ -141,10 +141,10 @@ def _draw_from_head(probability: Tensor, params: Seq[SamplingParams], uniform: T
     cut_found = (kept < width) | (kept == top_k)
     rank = _pick(mass, mass.gather(1, kept - 1), uniform)
     tokens = order.gather(1, torch.minimum(rank, kept - 1))
-    found = torch.where(nucleus_known & cut_found, tokens, -1)[
+    picked = torch.where(nucleus_known & cut_found, tokens, -1)[
         :, 0
     ].tolist()  # the one time that the device is waited for
-    return [None if token < 0 else token for token in found]
+    return [None if token < 0 else token for token in picked]
 
 
 def _pick(mass: Tensor, total: Tensor, uniform: Tensor) -> Tensor:

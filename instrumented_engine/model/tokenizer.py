@@ -60,8 +60,8 @@ class Tokenizer:
         if "\ufffd" not in text:
             return text.encode()
         name = self._backend.id_to_token(token_id) or ""
-        if found := re.fullmatch("<0x([0-9A-F]{2})>", name):
-            return bytes([int(found[1], 16)])
+        if match := re.fullmatch("<0x([0-9A-F]{2})>", name):
+            return bytes([int(match[1], 16)])
         try:
             return bytes(_BYTES[letter] for letter in name)
         except KeyError:

@@ -90,13 +90,13 @@ def measure_peaks(device: torch.device, dtype: torch.dtype, clock: Callable[[], 
     memory = torch.ones(trial.read_bytes // 4, dtype=torch.float32, device=device)
 
     def seconds(work: Callable[[], torch.Tensor]) -> float:
-        found = []
+        times = []
         for _ in range(TRIALS + 1):  # the first one pays for lazy starts
             begin = clock()
             for _ in range(trial.repeats - 1):
                 work()
             work().flatten()[0].item()  # waits for the device
-            found.append(clock() - begin)
-        return max(min(found[1:]), 1e-9) / trial.repeats
+            times.append(clock() - begin)
+        return max(min(times[1:]), 1e-9) / trial.repeats
 
     return Peaks(2 * trial.rows**3 / seconds(lambda: matrix @ matrix), trial.read_bytes / seconds(memory.sum))

@@ -111,19 +111,19 @@ async def embedding_response(body: EmbeddingRequest, generation: Generation) -> 
 
 async def pooling_response(body: PoolingRequest, generation: Generation, labels: Seq[str]) -> JSONResponse:
     """Wait for the labels of all texts and return them: for each token the probability of each label."""
-    found: dict[int, list[float]] = {}
+    by_index: dict[int, list[float]] = {}
     async for output in generation.outputs():
         assert output.embedding is not None
-        found[output.sequence.index] = output.embedding
+        by_index[output.sequence.index] = output.embedding
     assert generation.request is not None
     tokens, width = generation.request.num_prompt_tokens, len(labels)
     data: list[dict[str, Any]] = [
         {
             "object": "pooling",
             "index": index,
-            "data": [found[index][at : at + width] for at in range(0, len(found[index]), width)],
+            "data": [by_index[index][at : at + width] for at in range(0, len(by_index[index]), width)],
         }
-        for index in sorted(found)
+        for index in sorted(by_index)
     ]
     content = {"object": "list", "data": data, "model": body.model, "labels": list(labels)}
     return JSONResponse(

@@ -103,9 +103,9 @@ def install(app: FastAPI, told: Counter[str]) -> None:
 
     def answering(read: Callable[[Exception], ApiError]) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
         async def answer(_: Request, error: Exception) -> JSONResponse:
-            found = read(error)
-            told[found.code] += 1
-            return response(found)
+            answered = read(error)
+            told[answered.code] += 1
+            return response(answered)
 
         return answer
 

@@ -27,8 +27,8 @@ class Generation:
     @property
     def headers(self) -> dict[str, str]:
         """Response headers with the ids that find the trace."""
-        found = {"traceparent": self.trail.traceparent, "x-request-id": self.request_id}
-        return {name: value for name, value in found.items() if value}
+        headers = {"traceparent": self.trail.traceparent, "x-request-id": self.request_id}
+        return {name: value for name, value in headers.items() if value}
 
     def put(self, output: Output) -> None:
         """Receive an output; the service calls this for each one of the request."""

@@ -100,11 +100,11 @@ class Producer:
         await self._unless_gone(reader, self._places.acquire())
         try:
             tokens = _ids(payload)  # here, since a list has nine times the bytes
-            found = await self._unless_gone(reader, self._compute(tokens, question.fingerprint, question.handle))
+            blocks = await self._unless_gone(reader, self._compute(tokens, question.fingerprint, question.handle))
             answer = Answer(
-                started_ns=found.started_ns, computed_ns=found.computed_ns, cached_tokens=found.cached_tokens
+                started_ns=blocks.started_ns, computed_ns=blocks.computed_ns, cached_tokens=blocks.cached_tokens
             )
-            await self._send(writer, answer, found.contents)
+            await self._send(writer, answer, blocks.contents)
         finally:
             self._places.release()
 

@@ -109,17 +109,17 @@ class Assembler:
         take_break()
         events = kv_blocks(self.bench, records.events[Kind.KV])
         events += cold_start_blocks(self.bench, records.events[Kind.COLD])
-        found: list[_Tokens] = []
+        of_tokens: list[_Tokens] = []
         if columns is not None:
             steps, owners = columns
             events = [*self._step_blocks(steps), *events]
             if of_steps := token_columns(owners, steps, slots, self._refuse):
-                found.append(_Tokens(of_steps[0], of_steps[1]))
+                of_tokens.append(_Tokens(of_steps[0], of_steps[1]))
         if of_chunks := chunk_columns(records.events[Kind.CHUNK], slots, self._refuse):
-            found.append(_Tokens(of_chunks, None))
-        found = [tokens for some in found if len((tokens := self._traced(some)).run.rows)]
-        found = [tokens for some in found for tokens in self._by_choice(some)]
-        return Steps([self._token_block(tokens) for tokens in found], events, [tokens.run for tokens in found])
+            of_tokens.append(_Tokens(of_chunks, None))
+        of_tokens = [tokens for some in of_tokens if len((tokens := self._traced(some)).run.rows)]
+        of_tokens = [tokens for some in of_tokens for tokens in self._by_choice(some)]
+        return Steps([self._token_block(tokens) for tokens in of_tokens], events, [tokens.run for tokens in of_tokens])
 
     def build_requests(self, now: int, *, is_behind: bool = False) -> list[Block]:
         """The spans of the requests that ended in the batch, and the announcements that are due at `now` (unix ns).

@@ -80,22 +80,22 @@ class EndedRequests:
         except Exception as error:
             self._bench.guard.failed("recording metrics", error)
         first = emitted.first if emitted.tokens else None
-        found: Partition = ([], 0)
+        divided: Partition = ([], 0)
         if request.marks or not _seen_from_outside(request, ended):
-            found = partition(arrival, end, request.marks, self._unknown_phase, first)
-        weight = self._weight(request, row, emitted, end, preempted=found[1] > 0)
+            divided = partition(arrival, end, request.marks, self._unknown_phase, first)
+        weight = self._weight(request, row, emitted, end, preempted=divided[1] > 0)
         if weight is None:
             self.left_out += 1
             self._bench.lost[SAMPLED_OUT] += 1
             return
-        ints, doubles, tail = request_parts(request, ended, end, emitted, found, weight)
+        ints, doubles, tail = request_parts(request, ended, end, emitted, divided, weight)
         table.rows.append(row)
         table.ends.append(end)
         table.ints.extend(ints)
         table.doubles.extend(doubles)
         table.tails.append(tail)
         computed = getattr(request, "computed", None)
-        for phase, start, stop in found[0]:
+        for phase, start, stop in divided[0]:
             if computed and phase is _PREFILL and start in computed:
                 phases[phase, True] += (row, start, stop, computed[start])
             else:

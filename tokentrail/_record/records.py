@@ -158,23 +158,23 @@ def take(records: Records, spans: int) -> Batch:
     """
     batch, is_all = Batch([], []), True
     run, packed = Records.run, list[bytes]()
-    found = steps = width = 0
+    taken = steps = width = 0
     pop = records.popleft
     with suppress(IndexError):  # of an empty deque
-        while found < spans or _SMALL_REST * records.waiting < steps + len(packed) + len(batch.others):
+        while taken < spans or _SMALL_REST * records.waiting < steps + len(packed) + len(batch.others):
             kind, subject = pop(), pop()
             if kind is run:
                 packed.append(subject)
-                found += width
+                taken += width
             elif type(kind) is StepRun:
                 if packed:
                     batch.steps.append(Rows.of(run, packed))
                     steps += len(packed)
                 run, packed, width = kind, [subject], 1 + len(kind.emitted)
-                found += width
+                taken += width
             else:
                 batch.others.append(((kind, subject), steps + len(packed)))
-                found += END_COST if kind is END else len(subject.stamps) if kind is CHUNK else 1
+                taken += END_COST if kind is END else len(subject.stamps) if kind is CHUNK else 1
         is_all = not records
     if packed:
         batch.steps.append(Rows.of(run, packed))
@@ -196,20 +196,20 @@ class Sorted(NamedTuple):
 
 def sorted_by_kind(batch: Batch) -> Sorted:
     """The records of a batch that are not steps."""
-    found = Sorted([], [], [], [], defaultdict(list))
+    by_kind = Sorted([], [], [], [], defaultdict(list))
     for record, after_steps in batch.others:
         kind = kind_of(record)
         if kind is START:
-            found.started.append(subject_of(record))
+            by_kind.started.append(subject_of(record))
         elif kind is CHOICE:
-            found.choices.append(subject_of(record))
+            by_kind.choices.append(subject_of(record))
         elif kind is END:
-            found.ended.append((subject_of(record), after_steps))
+            by_kind.ended.append((subject_of(record), after_steps))
         elif kind is LEAVE:
-            found.left.append((subject_of(record), after_steps))
+            by_kind.left.append((subject_of(record), after_steps))
         else:
-            found.events[kind].append(subject_of(record))
-    return found
+            by_kind.events[kind].append(subject_of(record))
+    return by_kind
 
 
 def step_ints(steps: Sequence[Rows]) -> I64:

@@ -76,8 +76,8 @@ class Api:
         if _TRACE_ID.fullmatch(asked):
             return self.get(f"requests/{asked}", **params)
         for name in ("trace_id", "request_id") if _FIRST_DIGITS.fullmatch(asked) else ("request_id",):
-            if found := self.get("requests", **{name: asked}, start=_LOOK_BACK, limit=1)["requests"]:
-                row = found[0]
+            if rows := self.get("requests", **{name: asked}, start=_LOOK_BACK, limit=1)["requests"]:
+                row = rows[0]
                 return self.get(f"requests/{row['trace_id']}", **{"span_id": row["span_id"], **params})
         trace = "and no trace id begins with it"
         if _TOO_FEW_DIGITS.fullmatch(asked):
@@ -109,15 +109,15 @@ def _place(answer: httpx.Response) -> httpx.URL:
 
 def _json(answer: httpx.Response) -> Any:
     try:
-        found = answer.json()
+        content = answer.json()
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise httpx.DecodingError(
             f"{_place(answer)} does not answer {_ANOTHER}",
             request=answer.request,
         )
-    return found
+    return content
 
 
 def list_of(explained: Mapping[str, Any]) -> dict[str, str]:

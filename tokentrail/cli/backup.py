@@ -94,7 +94,7 @@ def _sync(folder: Path) -> None:
 
 def verify(archive: Path) -> dict[str, Any]:
     """Read a backup and compare every file with the manifest, which is returned. Raises ValueError when they differ."""
-    found: dict[str, dict[str, Any]] = {}
+    files: dict[str, dict[str, Any]] = {}
     manifest: dict[str, Any] | None = None
     with tarfile.open(archive, "r|") as tar:
         for member in tar:
@@ -107,10 +107,10 @@ def verify(archive: Path) -> dict[str, Any]:
             digest = hashlib.sha256()
             while chunk := content.read(_CHUNK):
                 digest.update(chunk)
-            found[member.name] = {"size": member.size, "sha256": digest.hexdigest()}
+            files[member.name] = {"size": member.size, "sha256": digest.hexdigest()}
     if manifest is None:
         raise ValueError("its end is missing")
-    if manifest["files"] != found:
+    if manifest["files"] != files:
         raise ValueError("a file is not as the collector read it")
     return manifest
 

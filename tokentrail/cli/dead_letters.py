@@ -60,14 +60,14 @@ class DeadLetter:
             request = ExportTraceServiceRequest.FromString(self.file.read_bytes())
         except DecodeError:
             return "no OTLP message"
-        found: Counter[str] = Counter()
+        names: Counter[str] = Counter()
         for resource_spans in request.resource_spans:
             attributes = {item.key: item.value.string_value for item in resource_spans.resource.attributes}
             service = attributes.get("service.name") or "no service"
-            found.update(
+            names.update(
                 f"{span.name or 'no name'} ({service})" for s in resource_spans.scope_spans for span in s.spans
             )
-        return ", ".join(f"{n} × {name}" for name, n in found.most_common(20)) or "no span"
+        return ", ".join(f"{n} × {name}" for name, n in names.most_common(20)) or "no span"
 
     def described(self) -> dict[str, Any]:
         """All of it for JSON."""
@@ -170,7 +170,7 @@ def _replay(letter: DeadLetter, http: httpx.Client, url: str, headers: Mapping[s
 def _read(file: Path) -> DeadLetter | None:
     """Describe a dead letter; None when a replay has just removed it."""
     try:
-        found = file.stat()
+        info = file.stat()
     except FileNotFoundError:
         return None
     try:
@@ -179,12 +179,12 @@ def _read(file: Path) -> DeadLetter | None:
         about = None
     if not isinstance(about, dict):
         about = {}
-    written = datetime.fromtimestamp(found.st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    written = datetime.fromtimestamp(info.st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return DeadLetter(
         name=file.stem,
         signal=str(about.get("signal", "traces")),
         at=str(about.get("at", written)),
-        bytes=found.st_size,
+        bytes=info.st_size,
         reason=str(about.get("reason") or _UNKNOWN),
         damaged=bool(about.get("damaged", not about)),
         file=file,

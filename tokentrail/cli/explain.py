@@ -107,8 +107,8 @@ def _table(parts: Sequence[Mapping[str, Any]]) -> Table:
 def _culprits(culprits: Sequence[Mapping[str, Any]]) -> str:
     """The worst of each kind, tenants first: a name says more than an id."""
     worst = {one["by"]: one for one in reversed(culprits) if one["by"] in _KINDS}
-    found = [worst[kind] for kind in _KINDS if kind in worst]
-    return ", ".join(f"{_KINDS[one['by']]}{one['name']} {duration(one['time_s'])}" for one in found) or UNDEFINED
+    shown = [worst[kind] for kind in _KINDS if kind in worst]
+    return ", ".join(f"{_KINDS[one['by']]}{one['name']} {duration(one['time_s'])}" for one in shown) or UNDEFINED
 
 
 def _columns(*heads: str) -> Table:

@@ -75,12 +75,12 @@ def _way_out(told: str, scheme: str) -> str:
 
 def misnamed(wanted: str, address: str) -> str:
     """A sentence when another listener of a collector than `wanted`, such as `API`, is at an address; else empty."""
-    found = next(
+    listener = next(
         (name for name, is_there in _SIGNS.items() if name != wanted and _is(is_there, _with_scheme(address))), ""
     )
     port = f"port {PORTS[wanted]} unless the collector was told otherwise"
     shown = without_user(address)
-    return f"{shown} is the address of a collector's {found}; its {wanted} is on {port}" if found else ""
+    return f"{shown} is the address of a collector's {listener}; its {wanted} is on {port}" if listener else ""
 
 
 def _is(look: Callable[[str], bool], address: str) -> bool:

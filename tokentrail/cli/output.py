@@ -29,10 +29,10 @@ def console(*, stderr: bool = False) -> Console:
     """The terminal, or an output without colours and line breaks of its own. `:id:` stays, and becomes no picture."""
     from rich.console import Console
 
-    found = Console(stderr=stderr, emoji=False)
-    if not found.is_terminal:
-        found.width = UNWRAPPED
-    return found
+    output = Console(stderr=stderr, emoji=False)
+    if not output.is_terminal:
+        output.width = UNWRAPPED
+    return output
 
 
 def progress(to: Console, doing: str) -> AbstractContextManager[object]:

@@ -117,7 +117,7 @@ def free_port(preferred: int, given_out: Collection[int] = ()) -> int:
                 raise ProcessFailed(f"this user may not listen on port {port}: name one above 1023") from error
             except OSError:
                 continue
-            found = int(probe.getsockname()[1])
-            if found not in given_out:  # the system may choose a port again that nobody listens on yet
-                return found
+            free = int(probe.getsockname()[1])
+            if free not in given_out:  # the system may choose a port again that nobody listens on yet
+                return free
     raise ProcessFailed("no free port on 127.0.0.1")

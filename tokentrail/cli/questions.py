@@ -41,14 +41,14 @@ def named_values(option: str, texts: Sequence[str], example: str) -> dict[str, l
 
     Raises typer.BadParameter.
     """
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
             msg = f"--{option}: NAME=VALUE, such as {example}, not {text!r}"
             raise typer.BadParameter(msg)
-        found.setdefault(f"{option}.{name}", []).append(value)
-    return found
+        values.setdefault(f"{option}.{name}", []).append(value)
+    return values
 
 
 def tell_end(answer: Mapping[str, Any]) -> None:

@@ -92,12 +92,12 @@ def _missed(row: Mapping[str, Any]) -> list[str]:
 
 def _causes(detail: Mapping[str, Any]) -> list[str]:
     """The largest causes of the time before the first token and after it, with the time beyond typical requests."""
-    found = []
+    sentences = []
     for of, title in (("ttft", "before the first token"), ("rest", "after it")):
         causes = [one for one in (detail["explained"] or {"causes": []})["causes"] if one["of"] == of]
         told = [_cause(one) for one in causes[:_MOST_CAUSES] if one["time_s"]]
-        found += [f"{title}: {', '.join(told)}"] if told else []
-    return found
+        sentences += [f"{title}: {', '.join(told)}"] if told else []
+    return sentences
 
 
 def _cause(cause: Mapping[str, Any]) -> str:

@@ -88,7 +88,7 @@ class Answer:
         """
         for place in (event, choices[0] if choices else None, of(event, "x_groq")):
             self.usage.add(of(place, "usage"))
-        found = []
+        outputs = []
         for choice in choices:
             index = count(of(choice, "index")) or 0
             if index >= MAX_CHOICES:
@@ -106,8 +106,8 @@ class Answer:
                 self._detail(details)
             if any(pieces) or any(thoughts):
                 said = sum(size(piece) for piece in pieces if piece)
-                found.append(Output(index, said, max(size(thought) for thought in thoughts)))
-        return found
+                outputs.append(Output(index, said, max(size(thought) for thought in thoughts)))
+        return outputs
 
     def _detail(self, details: Any) -> None:
         kinds = [of(detail, "type") for detail in details] if isinstance(details, list) else ()

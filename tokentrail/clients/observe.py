@@ -202,8 +202,8 @@ class _Observed:
     def _inner(self, name: str) -> Any:
         if name.startswith("_"):  # also while a copy of this object has no stream yet
             raise AttributeError(name)
-        found = getattr(self._source, name)
-        return self._call.reading(name, found) if name in _BODY and callable(found) else found
+        attribute = getattr(self._source, name)
+        return self._call.reading(name, attribute) if name in _BODY and callable(attribute) else attribute
 
     def _exited(self, error: BaseException | None) -> None:
         if error is None:
@@ -267,14 +267,14 @@ class _Stream(_Observed):
             self._exited(error)
 
     def __getattr__(self, name: str) -> Any:
-        found = self._inner(name)
+        attribute = self._inner(name)
         if name not in _FINAL:
-            return found
+            return attribute
 
         def read_first(*args: Any, **kwargs: Any) -> Any:
             for _ in self:
                 pass
-            return found(*args, **kwargs)
+            return attribute(*args, **kwargs)
 
         return read_first
 
@@ -330,14 +330,14 @@ class _AsyncStream(_Observed):
             self._exited(error)
 
     def __getattr__(self, name: str) -> Any:
-        found = self._inner(name)
+        attribute = self._inner(name)
         if name not in _FINAL:
-            return found
+            return attribute
 
         async def read_first(*args: Any, **kwargs: Any) -> Any:
             async for _ in self:
                 pass
-            return await cast("Coroutine[Any, Any, Any]", found(*args, **kwargs))
+            return await cast("Coroutine[Any, Any, Any]", attribute(*args, **kwargs))
 
         return read_first
 

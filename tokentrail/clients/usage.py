@@ -61,15 +61,15 @@ class Usage:
         told = self._told
         inputs, cached = self._inputs()
         output, reasoning = self._outputs(inputs)
-        found = {
+        tokens = {
             "input_tokens": inputs,
             "output_tokens": output,
             "cached_tokens": cached,
             "cache_creation_tokens": told.get("made"),
             "reasoning_tokens": reasoning,
         }
-        no_zeros = ("input_tokens", *(found if beside_output and output == 0 else ()))
-        return {name: value for name, value in found.items() if value or (value == 0 and name not in no_zeros)}
+        no_zeros = ("input_tokens", *(tokens if beside_output and output == 0 else ()))
+        return {name: value for name, value in tokens.items() if value or (value == 0 and name not in no_zeros)}
 
     def _inputs(self) -> tuple[int | None, int | None]:
         """The input tokens, and those that a cache held. Anthropic's `input_tokens` are those that no cache held or

@@ -233,50 +233,50 @@ class EngineRecorder:
 
     def entered(self, key: str, phase: Phase, at_ns: int) -> None:
         """A request entered a phase. It goes from PREFILL to DECODE by itself, with the token that it emits next."""
-        found = self._open.get(key)
-        if found is None:
+        answer = self._open.get(key)
+        if answer is None:
             return
         step = self._step
         if phase is Phase.PREEMPTED:
             step.preempted += 1
-            found.preempted = True
-        elif found.index > 0 and not found.preempted:
+            answer.preempted = True
+        elif answer.index > 0 and not answer.preempted:
             return  # until one of them is preempted, a request has the phases of its first answer
         if phase is Phase.PREFILL:
-            found.prefilling = True
+            answer.prefilling = True
             step.scheduled_ns = min(step.scheduled_ns or at_ns, at_ns)
-        found.request.trail.phase(phase, at_ns)
+        answer.request.trail.phase(phase, at_ns)
 
     def cached(self, key: str, tokens: int | None) -> None:
         """The prompt tokens that a request found in the prefix cache. The first value counts: a preempted request finds
         its own blocks later.
         """
-        found = self._open.get(key)
-        if found is not None and found.request.cached_tokens is None:
-            found.request.cached_tokens = tokens
+        answer = self._open.get(key)
+        if answer is not None and answer.request.cached_tokens is None:
+            answer.request.cached_tokens = tokens
 
     def emitted(self, keys: Sequence[str], counts: Sequence[int]) -> None:
         """Answers got so many tokens each in the step under way. This is the hot path."""
-        found = list(map(self._open.get, keys))
-        if None in found or 0 in counts:
-            known = [(one, count) for one, count in zip(found, counts, strict=True) if one is not None and count]
-            found, counts = [one for one, _ in known], [count for _, count in known]
-        self._step.emitted += found  # type: ignore[arg-type]  # None is not in it
+        answers = list(map(self._open.get, keys))
+        if None in answers or 0 in counts:
+            known = [(one, count) for one, count in zip(answers, counts, strict=True) if one is not None and count]
+            answers, counts = [one for one, _ in known], [count for _, count in known]
+        self._step.emitted += answers  # type: ignore[arg-type]  # None is not in it
         self._step.counts += counts
 
     def finished(self, key: str, **outcome: Any) -> None:
         """A request ends with the step under way. `outcome` are arguments of `RequestTrail.end`."""
-        found = self._open.get(key)
-        if found is not None:
-            self._step.ended.append((key, found, outcome))
+        answer = self._open.get(key)
+        if answer is not None:
+            self._step.ended.append((key, answer, outcome))
 
     def aborted(self, key: str, **outcome: Any) -> None:
         """An answer ends now, outside of a step. One that is not OK ends its request, also when
         others of it are open.
         """
-        found = self._open.pop(key, None)
-        if found is not None:
-            self._end(found, self._clock(), outcome)
+        answer = self._open.pop(key, None)
+        if answer is not None:
+            self._end(answer, self._clock(), outcome)
 
     def end_all(self, **outcome: Any) -> None:
         """All open requests end now: the engine has died, or the recording ends."""
@@ -371,10 +371,10 @@ class EngineRecorder:
         request.trail.end(at_ns, cached_tokens=request.cached_tokens, **outcome)
 
     def _engine(self, index: int) -> _Engine:
-        found = self._engines.get(index)
-        if found is None:
-            found = self._engines[index] = _Engine(self._open_trail(index), self.rank)
-        return found
+        known = self._engines.get(index)
+        if known is None:
+            known = self._engines[index] = _Engine(self._open_trail(index), self.rank)
+        return known
 
 
 _active: EngineRecorder | None = None

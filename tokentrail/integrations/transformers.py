@@ -159,14 +159,14 @@ class _Hooks:
 
     def _updated(self, processor: Any, before: list[tuple[Any, int]]) -> None:
         recorder, now = self._recorder, now_ns()
-        found = [(one, len(one.generated_tokens) - count, count) for one, count in before]
-        for one, new, count in found:
+        grown = [(one, len(one.generated_tokens) - count, count) for one, count in before]
+        for one, new, count in grown:
             if new and not count:
                 recorder.entered(one.request_id, Phase.PREFILL, _unix_ns(one.lifespan[0]))
             if one.status.name == "FINISHED":
                 full = one.max_new_tokens is not None and len(one.generated_tokens) >= one.max_new_tokens
                 recorder.finished(one.request_id, finish_reason="length" if full else "stop")
-        recorder.emitted([one.request_id for one, _, _ in found], [new for _, new, _ in found])
+        recorder.emitted([one.request_id for one, _, _ in grown], [new for _, new, _ in grown])
         queue = processor.scheduler
         recorder.stepped(
             0,
@@ -174,7 +174,7 @@ class _Hooks:
             end_ns=now,
             running=len(queue.active_requests),
             waiting=len(queue.waiting_requests),
-            decode_tokens=sum(new for _, new, count in found if count),
+            decode_tokens=sum(new for _, new, count in grown if count),
         )
 
     def failed(self, _: Any, __: Any, error: Exception, state: Any) -> None:

@@ -107,8 +107,8 @@ class _CoreClock:
 
     def seen(self, stamp_s: float, now: int) -> None:
         """A message with this stamp arrived now."""
-        found = now - int(stamp_s * 1e9)
-        self._least = min(self._least or found, found)
+        age = now - int(stamp_s * 1e9)
+        self._least = min(self._least or age, age)
 
     def __call__(self, stamp_s: float) -> int:
         same = abs(self._least - _MONOTONIC_NS) < _SAME_HOST_NS

@@ -27,16 +27,16 @@ class Comparison:
         A client sees each token after the server has made it. So a gap below `-slack_s` (the error of reading two
         clocks) is wrong, and so is a median gap above `median_s`, the time that the hop between them may take.
         """
-        found = [f"request {r} was answered but has no row" for r in self.missing] + self.wrong
+        sentences = [f"request {r} was answered but has no row" for r in self.missing] + self.wrong
         for name, gaps in (("TTFT", self.ttft_gaps_s), ("E2E", self.e2e_gaps_s)):
             if gaps and min(gaps) < -slack_s:
-                found.append(f"{name}: the collector reports {-min(gaps) * 1e3:.1f} ms more than a client waited")
+                sentences.append(f"{name}: the collector reports {-min(gaps) * 1e3:.1f} ms more than a client waited")
             if gaps and statistics.median(gaps) > median_s:
-                found.append(
+                sentences.append(
                     f"{name}: clients waited {statistics.median(gaps) * 1e3:.1f} ms longer than the collector reports "
                     f"(median; at most {median_s * 1e3:.0f} ms belong to the hop)"
                 )
-        return found
+        return sentences
 
 
 def longest_hop_s(observations: Iterable[Observation], least_s: float) -> float:

@@ -46,8 +46,8 @@ class Against(BaseModel):
 
 def given(params: BaseModel | None, prefix: str = "") -> dict[str, Any]:
     """The parameters of the API that were given."""
-    found = {} if params is None else params.model_dump()
-    return {f"{prefix}{name}": value for name, value in found.items() if value not in (None, [])}
+    fields = {} if params is None else params.model_dump()
+    return {f"{prefix}{name}": value for name, value in fields.items() if value not in (None, [])}
 
 
 def calls(tool: str, params: Mapping[str, Any], filters: Filters | None) -> list[dict[str, Any]]:

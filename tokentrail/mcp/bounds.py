@@ -23,10 +23,10 @@ def bounded(answer: Any) -> Any:
     A list that was cut has `{"left_out": n}` as its last element.
     """
     for most in _MOST_OF_A_LIST:
-        found = _bounded(answer, most)
-        if len(json.dumps(found)) <= MOST_CHARACTERS:
+        shortened = _bounded(answer, most)
+        if len(json.dumps(shortened)) <= MOST_CHARACTERS:
             break
-    return found
+    return shortened
 
 
 def written(answer: Any) -> str:

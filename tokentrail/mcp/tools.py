@@ -113,8 +113,7 @@ class Tools:
 
     def slos(self, ctx: Context, end: End = "now", filters: Filters | None = None) -> Any:
         """List the SLOs: objective, attainment over the SLO's own window, error budget left, burn rates, tenants."""
-        found = self._ask(ctx, "slos", start="1970-01-01T00:00:00Z", end=end, **given(filters))
-        return written(found)
+        return written(self._ask(ctx, "slos", start="1970-01-01T00:00:00Z", end=end, **given(filters)))
 
     def incidents(self, ctx: Context, start: Start = "-1d", end: End = "now", filters: Filters | None = None) -> Any:
         """List what fires and what is over, since yesterday by default: burns of SLOs with their top cause, lost or
@@ -245,8 +244,8 @@ class Tools:
         return written(self._ask(ctx, "check", slo=slo, start=since, end="now", **options))
 
     def _ask(self, ctx: Context, path: str, **params: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self._asked(ctx, lambda api: api.get(path, **params))
-        return found
+        answer: dict[str, Any] = self._asked(ctx, lambda api: api.get(path, **params))
+        return answer
 
     def _asked(self, ctx: Context, question: Callable[[Api], Any]) -> Any:
         """The answer of the API. Raises ToolError with the collector's own words."""

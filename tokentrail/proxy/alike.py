@@ -54,12 +54,12 @@ class Alike:
 
     def learn(self, chunk: bytes) -> None:
         """This chunk brought one event with output."""
-        begin, found = _BEGIN.match(chunk), _TEXT.search(chunk)
-        if begin is None or found is None or not chunk.endswith(_END) or self._lessons == _MOST_LESSONS:
+        begin, text = _BEGIN.match(chunk), _TEXT.search(chunk)
+        if begin is None or text is None or not chunk.endswith(_END) or self._lessons == _MOST_LESSONS:
             return
         self._lessons += 1
-        rest = chunk[found.end() :].removesuffix(_END)
-        head, tail = chunk[: found.end()], rest[rest.find(b'"') :]
+        rest = chunk[text.end() :].removesuffix(_END)
+        head, tail = chunk[: text.end()], rest[rest.find(b'"') :]
         before = head[begin.end() :]
         output = _only_text(before + b"x" + tail)
         if output is not None and _only_text(before + tail) is None:
@@ -70,8 +70,8 @@ def _only_text(data: bytes) -> Output | None:
     """The output of an event that brings some for choice 0, and tells neither an end nor a count."""
     answer = Answer()
     try:
-        found = answer.read(json.loads(data))
+        outputs = answer.read(json.loads(data))
     except ValueError:
         return None
-    only = len(found) == 1 and found[0].choice == 0 and not (answer.complete or answer.usage.is_told)
-    return found[0] if only else None
+    only = len(outputs) == 1 and outputs[0].choice == 0 and not (answer.complete or answer.usage.is_told)
+    return outputs[0] if only else None

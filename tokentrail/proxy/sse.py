@@ -45,7 +45,7 @@ class Events:
             chunk = chunk.removeprefix(b"\n")  # the second half of a CRLF that was cut
         *lines, rest = _LINE_END.split(chunk)
         self._after_return = chunk.endswith(b"\r")
-        found = []
+        events = []
         for line in lines:
             self._size += len(line)
             if self._parts:
@@ -53,14 +53,14 @@ class Events:
             if line:
                 self._field(line)
             elif event := self._dispatch():
-                found.append(event)
+                events.append(event)
         if rest:
             self._size += len(rest)
             if self._size <= self._max:
                 self._parts.append(rest)
             else:
                 self._parts = [b":"]  # the rest of this line is read as a comment
-        return found
+        return events
 
     def _field(self, line: bytes) -> None:
         if self._size > self._max:

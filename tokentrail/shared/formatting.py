@@ -65,13 +65,13 @@ def wait_reasons(detail: Mapping[str, Any]) -> str:
 
 def prefill_interference(detail: Mapping[str, Any]) -> str:
     """The steps that prefilled other prompts while a request of the API waited for a token, in words; '' for none."""
-    found = detail["interference"]
-    if not found or not found["steps"]:
+    interference = detail["interference"]
+    if not interference or not interference["steps"]:
         return ""
     return (
-        f"Prefill interference: {count(found['steps'])} step{'' if found['steps'] == 1 else 's'}, "
-        f"{duration(found['time_s'])} in all, prefilled "
-        f"{count(found['prefill_tokens'])} prompt tokens of other requests while this one waited for a token"
+        f"Prefill interference: {count(interference['steps'])} step{'' if interference['steps'] == 1 else 's'}, "
+        f"{duration(interference['time_s'])} in all, prefilled "
+        f"{count(interference['prefill_tokens'])} prompt tokens of other requests while this one waited for a token"
     )
 
 

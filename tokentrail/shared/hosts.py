@@ -69,12 +69,12 @@ def foreign_page(headers: Collection[tuple[bytes, bytes]]) -> str | None:
     `headers` have lower-case names. A browser sends such a POST without asking the server first. It says so in
     `Sec-Fetch-Site` (https://www.w3.org/TR/fetch-metadata/), and older ones in `Origin`.
     """
-    found = {name: value.decode("latin-1") for name, value in headers}
-    site, origin = found.get(b"sec-fetch-site"), found.get(b"origin")
+    of_request = {name: value.decode("latin-1") for name, value in headers}
+    site, origin = of_request.get(b"sec-fetch-site"), of_request.get(b"origin")
     if site is None and origin is None:
         return None
     if site is None and origin is not None:
-        own = found.get(b"host", "").lower()
+        own = of_request.get(b"host", "").lower()
         site = "same-origin" if own and origin.lower().partition("://")[2] == own else "cross-site"
     return (
         None if site in ("same-origin", "none") else f"a page of another origin ({(origin or site or '')[:100]}) asks"

@@ -32,12 +32,12 @@ def spans(detail: Mapping[str, Any]) -> dict[str, Any]:
         semconv.ENGINE: row["engine"],
     }
     scope = {"name": semconv.SCOPE_NAME, "version": __version__}
-    found = [_request(row), *_phases(detail), *_tokens(detail)]
+    all_spans = [_request(row), *_phases(detail), *_tokens(detail)]
     return {
         "resourceSpans": [
             {
                 "resource": {"attributes": _attributes(resource)},
-                "scopeSpans": [{"scope": scope, "schemaUrl": semconv.SCHEMA_URL, "spans": found}],
+                "scopeSpans": [{"scope": scope, "schemaUrl": semconv.SCHEMA_URL, "spans": all_spans}],
             }
         ]
     }

@@ -58,6 +58,6 @@ def close_folder(folder: Path) -> None:
     A mode such as 0750 is kept: somebody has chosen it. So is a folder for everybody's temporary files.
     """
     with contextlib.suppress(PermissionError):
-        found = folder.stat()
-        if found.st_uid == os.geteuid() and found.st_mode & 0o007 and not found.st_mode & stat.S_ISVTX:
+        info = folder.stat()
+        if info.st_uid == os.geteuid() and info.st_mode & 0o007 and not info.st_mode & stat.S_ISVTX:
             folder.chmod(0o700)

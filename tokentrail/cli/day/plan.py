@@ -80,11 +80,11 @@ class Day:
             [process("edge", "tt-b-22bb")],
         ]
         requests = self._requests(random)
-        found: list[tuple[Process, list[Planned]]] = [(one, []) for place in places for one in place]
-        index = {one.instance: i for i, (one, _) in enumerate(found)}
+        traffic: list[tuple[Process, list[Planned]]] = [(one, []) for place in places for one in place]
+        index = {one.instance: i for i, (one, _) in enumerate(traffic)}
         for place, planned in requests:
-            found[index[self._serving(places, place, planned.at).instance]][1].append(planned)
-        return found
+            traffic[index[self._serving(places, place, planned.at).instance]][1].append(planned)
+        return traffic
 
     def _serving(self, places: list[list[Process]], place: int, at: int) -> Process:
         """The process that gets a request: not one that has hung for a minute, or loads while the other one serves."""
