@@ -13,11 +13,12 @@ from collector.api.context import Context
 from collector.api.parameters import Duration, Name, WindowQuery, find_slo
 from collector.api.problems import bad_parameter
 from collector.causes.names import PARTS
-from collector.measure.explain import Question, explain
+from collector.measure.explain import explain
 from collector.measure.explained import Metric
 from collector.measure.explanation import Explanation
 from collector.measure.reader import Reader
 from collector.measure.times import parse_moment
+from collector.measure.what_if import Question
 from collector.slo.model import THRESHOLDS, Promise, Thresholds
 from collector.sql.fragment import Fragment, all_of, any_of, negated
 

@@ -1,12 +1,11 @@
-"""Explains slow requests: which causes took their time beyond typical requests, and what would be good without each."""
+"""Explains slow requests: which causes took their time beyond typical requests."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from typing import get_args
 
 import numpy as np
@@ -27,60 +26,34 @@ from collector.measure.culprits import (
     of_prompts,
 )
 from collector.measure.evaluation import Counted, count, open_requests
-from collector.measure.explained import MOST_CHOSEN, MOST_TYPICAL, Array, Explained, Metric, Rows
+from collector.measure.explained import MOST_CHOSEN, MOST_TYPICAL, Array, Explained, Rows
 from collector.measure.explanation import (
-    HIDDEN_FROM,
     Culprit,
     Explanation,
     Level,
     LevelOut,
     ModelOut,
-    OfModel,
     Part,
     Selected,
     TypicalOut,
-    WithoutOut,
     sentence,
 )
 from collector.measure.reader import Reader
-from collector.measure.replayed import Replays, read_of_culprit, read_replays
+from collector.measure.replayed import Replays
 from collector.measure.served import Served, advice, compared, read_models, read_processes
 from collector.measure.slowest import by_group, by_model, slowest
 from collector.measure.tail import Beyond, Floats, shares
 from collector.measure.times import rfc3339
 from collector.measure.typical import TypicalOfModels, good_ones, typical_of
 from collector.measure.waiting import waiting
+from collector.measure.what_if import Question, WhatIf
 from collector.measure.window import Window
 from collector.slo.cells import Cells
 from collector.slo.counts import Number
 from collector.slo.judge import selects
-from collector.slo.model import Promise, Slo
 from collector.sql.fragment import TRUE, all_of
 
 _MOST_MODELS = 20
-_WORST = {"tenant": 3, "request": 1}
-_MOST_LEFT_OUT = 6
-"""Culprits whose requests are left out of replays: so many of each cause, the largest causes first."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """Which requests are explained: those that are bad for the promises, or those in the tail of a metric."""
-
-    promises: Sequence[Promise]
-    metric: Metric | None = None
-    quantile: float = 0.99
-    without: Sequence[Collection[str]] = ()
-    replay: bool = False
-    """Replay what would have been without a cause, where that can be. It is about one promise."""
-    slowest: int = 0
-    """The requests that are told one by one, at most."""
-
-    @property
-    def slo(self) -> Slo | None:
-        """The SLO, if one is asked about."""
-        one = self.promises[0] if len(self.promises) == 1 else None
-        return one if isinstance(one, Slo) else None
 
 
 def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Question) -> Explanation:
@@ -150,7 +123,7 @@ class _Answer:
         parts, selected, attainment = self._parts(), self._selected(), self.counted.requests.attainment
         is_tail, value_s = question.metric is not None, explained.as_seconds(self.tail_us)
         bad = in_flight.judged(question.promises).of_all_slos().in_flight_violations
-        not_ended = waiting(self.reader, self.counted.window, in_flight, bad)
+        not_ended, what_if = waiting(self.reader, self.counted.window, in_flight, bad), self._what_if
         return Explanation(
             window=WindowOut.of(self.counted.window, self.counted.complete_ns),
             slo=question.slo.name if question.slo else None,
@@ -161,26 +134,22 @@ class _Answer:
             typical=self._typical(),
             attainment=attainment,
             parts=parts,
-            groups=by_group(parts, self.rows, self._beyond, self._without),
-            unexplained_s=self._unexplained_us / 1e6,
-            without=[self._without(causes) for causes in question.without] if self._hidden is None else [],
-            without_hidden=self._hidden,
-            replay=self._replays.out if isinstance(self._replays, Replays) else None,
+            groups=by_group(parts, self.rows, self._beyond, what_if.without),
+            unexplained_s=self._unexplained_s,
+            without=[] if what_if.hidden else [what_if.without(causes) for causes in question.without],
+            without_hidden=what_if.hidden,
+            replay=what_if.replays.out if isinstance(what_if.replays, Replays) else None,
             levels=self._levels,
             models=self._models(),
             not_ended=not_ended,
             estimated=self.counted.errors is not None or self.is_sample,
             sentence=sentence(
-                selected, parts, question.metric, question.quantile, value_s, self._now(parts), not_ended
+                selected, parts, question.metric, question.quantile, value_s, what_if.now(parts), not_ended
             ),
             note=self._note(),
             slowest=slowest(self.reader, self.rows, self._beyond, question.slowest) if question.slowest else [],
-            by_model=self._by_model(),
+            by_model=by_model(self.reader, self.population, self.rows, self._beyond, whole=self.counted.errors is None),
         )
-
-    def _by_model(self) -> list[OfModel]:
-        is_whole = self.counted.errors is None
-        return by_model(self.reader, self.population, self.rows, self._beyond, whole=is_whole)
 
     @cached_property
     def _beyond(self) -> Beyond:
@@ -192,8 +161,8 @@ class _Answer:
         return float((values * self.rows.weight).sum()) / 1e6
 
     @cached_property
-    def _unexplained_us(self) -> float:
-        return self._sum(self._beyond.time[PARTS.index("unexplained")]) * 1e6
+    def _unexplained_s(self) -> float:
+        return self._sum(self._beyond.time[PARTS.index("unexplained")])
 
     def _selected(self) -> Selected:
         return Selected(
@@ -231,55 +200,16 @@ class _Answer:
         )
 
     @cached_property
-    def _hidden(self) -> str | None:
-        """Why nothing is said about what would be without a cause; None where it is said."""
-        if self.question.metric is not None:
-            return "a percentile has no attainment: ask for verdict=bad, with slo=, ttft=, tpot= or e2e="
-        if not self.question.promises:
-            return "the collector was started without an SLO file: give ttft=, tpot= or e2e="
-        if not self.rows.n:
-            return "no request is explained" if len(self.chosen) else None
-        missing = 1 - float(self.rows.weight.sum()) / self._weight
-        time_us = self._sum(self._beyond.time.sum(0)) * 1e6
-        share = missing + (1 - missing) * (self._unexplained_us / time_us if time_us else 0.0)
-        if share <= HIDDEN_FROM:
-            return None
-        return f"{100 * share:.0f} % of the time is not explained, which is more than {100 * HIDDEN_FROM:.0f} %"
-
-    @cached_property
-    def _replays(self) -> Replays | str | None:
-        """What replays need, if they were asked for and anything is to be said; or why there are none."""
-        if not self.question.replay or self._hidden or not self.rows.n:
-            return None
-        if self.counted.errors is not None:
-            return "some requests were sampled out, so nobody knows what came"
-        (promise,) = self.question.promises
-        return read_replays(self.reader, self.population, promise)
-
-    def _now(self, parts: Sequence[Part]) -> float | None:
-        """The attainment with which that without the first of these is compared."""
-        without = parts[0].without if parts else None
-        if without and without.kind == "replay" and isinstance(self._replays, Replays):
-            return self._replays.attainment
-        return self.counted.requests.attainment
-
-    def _without(self, causes: Collection[str]) -> WithoutOut:
-        """What the attainment would be. Without explained requests, it is what it is."""
-        if isinstance(self._replays, Replays) and (replayed := self._replays.without(causes)):
-            return replayed
-        kept = self.rows.to_judge(self.question.promises).without(self.question.promises, causes)
-        counts = self.counted.requests
-        judged, good = float(counts.tally.judged), float(counts.good)
-        likely, low, high = (
-            None if one is None else one.attainment(good, judged) for one in (kept.likely, kept.low, kept.high)
-        )
-        now = counts.attainment
-        return WithoutOut(
-            causes=sorted(causes, key=PARTS.index),
-            attainment=likely,
-            points=None if likely is None or now is None else 100 * (likely - now),
-            low=low,
-            high=high,
+    def _what_if(self) -> WhatIf:
+        time_s = self._sum(self._beyond.time.sum(0))
+        return WhatIf(
+            self.reader,
+            self.question,
+            self.counted,
+            self.population,
+            self.rows,
+            chosen=self._weight,
+            unexplained=self._unexplained_s / time_s if time_s else 0.0,
         )
 
     def _parts(self) -> list[Part]:
@@ -300,7 +230,7 @@ class _Answer:
         told.sort(key=lambda i: (-by_group_s[of_group[i]], of_group[i], -excess_s[i], -time_s[i]))
         examples = exemplars(self.reader, self.rows, beyond)
         culprits = self._culprits(time_s)
-        engines = self._engines
+        engines, what_if = self._engines, self._what_if
         return [
             Part(
                 cause=PARTS[i],
@@ -311,8 +241,8 @@ class _Answer:
                 share=by_cause[i] if is_compared else None,
                 requests=self._number(float(most[i])) if is_compared else None,
                 budget_share=self._of_budget(float(most[i])) if is_compared else None,
-                without=None if self._hidden or PARTS[i] == "unexplained" else self._without([PARTS[i]]),
-                culprits=self._with_replays(culprits[PARTS[i]]),
+                without=None if what_if.hidden or PARTS[i] == "unexplained" else what_if.without([PARTS[i]]),
+                culprits=what_if.of_culprits(culprits[PARTS[i]]),
                 exemplars=examples[PARTS[i]],
                 advice=f"{compared(culprits[PARTS[i]], self._processes.values())}{advice(PARTS[i], engines)}",
             )
@@ -345,28 +275,6 @@ class _Answer:
             if name in HELD:
                 culprits[name] = [*culprits[name], *of_holders(held, lost[name], name)]
         return culprits
-
-    def _with_replays(self, culprits: Sequence[Culprit]) -> list[Culprit]:
-        """These; the worst of a kind with what would be without them, if replays can tell."""
-        if not isinstance(self._replays, Replays):
-            return [*culprits]
-        told = []
-        for by, of_kind in groupby(culprits, lambda one: one.by):
-            for place, one in enumerate(of_kind):
-                is_asked = place < _WORST.get(by, 0)
-                told.append(self._without_culprit(self._replays, one) if is_asked else one)
-        return told
-
-    def _without_culprit(self, replays: Replays, culprit: Culprit) -> Culprit:
-        key = culprit.by, culprit.span_id or culprit.name
-        if key not in self._left_out and len(self._left_out) < _MOST_LEFT_OUT:
-            self._left_out[key] = replays.without_requests(read_of_culprit(self.reader, replays, culprit))
-        return culprit.model_copy(update={"without": self._left_out.get(key)})
-
-    @cached_property
-    def _left_out(self) -> dict[tuple[str, str], WithoutOut | None]:
-        """What is known by culprit."""
-        return {}
 
     @cached_property
     def _processes(self) -> Mapping[int, Served]:
@@ -406,7 +314,7 @@ class _Answer:
 
     def _note(self) -> str | None:
         """What the answer lacks, and why."""
-        replayed = f"no replay: {self._replays}" if isinstance(self._replays, str) else None
+        replayed = f"no replay: {self._what_if.replays}" if isinstance(self._what_if.replays, str) else None
         return "; ".join(filter(None, (self._missing(), self._compared(), replayed))) or None
 
     def _compared(self) -> str | None:

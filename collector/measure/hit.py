@@ -8,13 +8,14 @@ from typing import Final
 
 from collector.measure.box import cause_of, named
 from collector.measure.differences import differences
-from collector.measure.explain import Question, explain
+from collector.measure.explain import explain
 from collector.measure.explanation import Explanation
 from collector.measure.incident import Incident, TopCause
 from collector.measure.reader import Reader
 from collector.measure.telling import Difference, Trait
 from collector.measure.times import HOUR_NS, SECOND_NS, parse_moment
 from collector.measure.verdicts import wanted
+from collector.measure.what_if import Question
 from collector.measure.window import Window
 from collector.slo.judge import selected
 from collector.slo.model import Slo
