@@ -1,6 +1,6 @@
-"""The commands and their options. Each command calls the module of its name.
+"""The command line: the commands that start parts, and with them those of `asking`, `watching` and `keeping`.
 
-A command imports that module when it runs: `tokentrail --help` and shell completion load none of them.
+A command imports the module of its name when it runs: `tokentrail --help` and shell completion load none of them.
 """
 
 from __future__ import annotations
@@ -10,31 +10,23 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tokentrail.cli import asking, parts, watching
-from tokentrail.cli.asking import AsJson
-from tokentrail.cli.output import UNWRAPPED, console, fail, print_json
+from tokentrail.cli import asking, keeping, parts, watching
+from tokentrail.cli.keeping import data_folder
+from tokentrail.cli.options import ApiUrl
+from tokentrail.cli.output import HELP, console, fail
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
 from tokentrail.cli.proxy import proxy
-from tokentrail.shared.folders import folder
 from tokentrail.version import __version__
-
-_IN_TERMINAL: Final = sys.stdout.isatty()
-_HELP: Final[dict[str, Any]] = {
-    "no_args_is_help": True,
-    "rich_markup_mode": "rich" if _IN_TERMINAL else None,
-    "context_settings": {} if _IN_TERMINAL else {"terminal_width": UNWRAPPED},
-}
-"""Help has boxes in a terminal, and a line for each option elsewhere, which also saves the import of rich."""
 
 app = typer.Typer(
     name="tokentrail",
     help="SLO monitoring for LLM inference that keeps the trail of every token.",
     pretty_exceptions_enable=False,
-    **_HELP,
+    **HELP,
 )
 
 
@@ -99,17 +91,10 @@ EnginePort = Annotated[int | None, _port("engine")]
 PrometheusPort = Annotated[int | None, _port("Prometheus")]
 
 
-def _folder(text: str | Path) -> Path:
-    try:
-        return folder(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
 @app.command()
 def up(
     data_dir: Annotated[
-        Path, typer.Option(parser=_folder, metavar="<path>", help="Folder for the collected data and the logs.")
+        Path, typer.Option(parser=data_folder, metavar="<path>", help="Folder for the collected data and the logs.")
     ] = Path("tokentrail-data"),
     slos: SlosOfFolder = None,
     port_otlp_http: OtlpHttpPort = None,
@@ -138,7 +123,7 @@ def demo(
     home: Annotated[
         Path,
         typer.Option(
-            parser=_folder,
+            parser=data_folder,
             metavar="<path>",
             help="Folder for data and logs. An earlier demo's recording in it is deleted.",
         ),
@@ -209,7 +194,7 @@ app.command()(proxy)
 
 @app.command()
 def mcp(
-    api: asking.ApiUrl = "http://127.0.0.1:8080",
+    api: ApiUrl = "http://127.0.0.1:8080",
     http: Annotated[
         str | None,
         typer.Option(
@@ -275,140 +260,9 @@ for command in (
     asking.differences,
     asking.spans,
     asking.doctor,
+    keeping.backup,
+    keeping.check_store,
+    keeping.restore,
 ):
     app.command()(command)
-
-dead_letters = typer.Typer(help="Acknowledged payloads that the collector's store refused.", **_HELP)
-app.add_typer(dead_letters, name="dead-letters")
-DataDir = Annotated[
-    Path,
-    typer.Option(parser=_folder, metavar="<path>", envvar="TOKENTRAIL_DATA_DIR", help="The collector's data folder."),
-]
-Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names of dead letters, as `list` prints them.")]
-
-
-@dead_letters.command("list")
-def list_dead_letters(data_dir: DataDir = Path(".data"), as_json: AsJson = False) -> None:
-    """List the dead letters, oldest first.
-
-    See docs/collector.md#dead-letters.
-    """
-    from tokentrail.cli import dead_letters as dead_letters_
-
-    try:
-        letters = dead_letters_.find(data_dir)
-    except dead_letters_.NotFound as failure:
-        fail(failure)
-    if as_json:
-        print_json([letter.described() for letter in letters])
-    elif letters:
-        console().print(dead_letters_.table(letters))
-    else:
-        console().print("no dead letters")
-
-
-@dead_letters.command("show")
-def show_dead_letters(names: Names, data_dir: DataDir = Path(".data"), as_json: AsJson = False) -> None:
-    """Print dead letters: why and when each was set aside, and the spans in it."""
-    from tokentrail.cli import dead_letters as dead_letters_
-
-    try:
-        letters = dead_letters_.chosen(data_dir, names)
-    except dead_letters_.NotFound as failure:
-        fail(failure)
-    if as_json:
-        print_json([{**letter.described(), "content": letter.content()} for letter in letters])
-        return
-    for letter in letters:
-        dead_letters_.show(console(), letter)
-
-
-@dead_letters.command("replay")
-def replay_dead_letters(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Names of dead letters, as `list` prints them.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Send all of them.")] = False,
-    data_dir: DataDir = Path(".data"),
-    url: Annotated[str, typer.Option(help="OTLP/HTTP address of a collector.")] = "http://127.0.0.1:4318",
-    header: Annotated[list[str] | None, typer.Option(help="A header of each request, as NAME=VALUE.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Send dead letters again; each is removed when the collector has acknowledged all of it. Exit status 1 if not."""
-    from tokentrail.cli import dead_letters as dead_letters_
-
-    if bool(names) == every:
-        raise typer.BadParameter("give names, or --all")
-    for text in header or []:
-        if not text.partition("=")[0] or "=" not in text or not text.isascii():
-            raise typer.BadParameter(f"--header: NAME=VALUE in ASCII, not {text!r}")
-    headers = dict(text.split("=", 1) for text in header or [])
-    try:
-        letters = dead_letters_.find(data_dir) if every else dead_letters_.chosen(data_dir, names or [])
-    except dead_letters_.NotFound as failure:
-        fail(failure)
-    kept = {}
-    for name, reason in dead_letters_.replay(letters, url, headers):
-        kept[name] = reason
-        if not as_json:
-            console().print(f"{name}: {reason or 'replayed'}", soft_wrap=True, markup=False, highlight=False)
-    if as_json:
-        print_json([{"name": name, "replayed": not reason, "reason": reason} for name, reason in kept.items()])
-    elif not kept:
-        console().print("no dead letters")
-    if any(kept.values()):
-        raise typer.Exit(1)
-
-
-@app.command()
-def backup(
-    target: Annotated[Path, typer.Argument(help="File to write, or a folder for a file with the time in its name.")],
-    api: asking.ApiUrl = "http://127.0.0.1:8080",
-) -> None:
-    """Back up the embedded store of a collector that runs, and check the file.
-
-    See docs/storage.md#backup-of-the-embedded-store.
-    """
-    from tokentrail.cli import backup as backup_
-
-    try:
-        backup_.backup(console(), target=target, url=api)
-    except ProcessFailed as failure:
-        fail(failure)
-
-
-@app.command()
-def check_store(
-    data_dir: DataDir = Path(".data"),
-    set_aside: Annotated[
-        bool, typer.Option("--set-aside", help="Move damaged parts out, so that all other rows can be read.")
-    ] = False,
-) -> None:
-    """Read every file of the embedded store of a collector that is stopped, and name the damaged parts.
-
-    See docs/storage.md#damaged-parts.
-    """
-    from tokentrail.cli import backup as backup_
-
-    try:
-        raise typer.Exit(backup_.check_store(data_dir, set_aside=set_aside))
-    except ProcessFailed as failure:
-        fail(failure)
-
-
-@app.command()
-def restore(
-    archive: Annotated[
-        Path, typer.Argument(help="A file that `tokentrail backup` wrote.", exists=True, dir_okay=False)
-    ],
-    data_dir: Annotated[
-        Path, typer.Argument(parser=_folder, metavar="DATA_DIR", help="A new folder, to start a collector with.")
-    ],
-) -> None:
-    """Make a new data folder from a backup."""
-    from tokentrail.cli import backup as backup_
-
-    try:
-        backup_.restore(archive=archive, data_dir=data_dir)
-    except ProcessFailed as failure:
-        fail(failure)
+app.add_typer(keeping.dead_letters, name="dead-letters")

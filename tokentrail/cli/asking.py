@@ -1,4 +1,4 @@
-"""The commands that ask a collector: requests, request, explain, tail, spans, doctor."""
+"""The commands that ask a collector: requests, request, explain, tail, compare, differences, check, spans, doctor."""
 
 from __future__ import annotations
 
@@ -9,15 +9,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokentrail.cli.options import (
+    ApiUrl,
+    AsJson,
+    CauseName,
+    Classes,
+    End,
+    Engines,
+    Labelled,
+    Models,
+    SloName,
+    Start,
+    StatusName,
+    Tenants,
+    Vantages,
+    Variants,
+    VerdictName,
+)
 from tokentrail.cli.output import console, fail, note, print_json
 from tokentrail.cli.questions import ask, given, named_values, of_our_version, tell_end
 from tokentrail.shared.formatting import instant, one_line
 
 if TYPE_CHECKING:
     from tokentrail.cli.api import Api
-
-ApiUrl = Annotated[str, typer.Option("--api", envvar="TOKENTRAIL_API_URL", help="Address of the collector's API.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @of_our_version()
@@ -50,43 +64,6 @@ def spans(
         console().print(spans_.names(answer["names"]))
     else:
         note(f"no span since {one_line(start)} is of an unknown engine; --start -1d looks further back")
-
-
-Start = Annotated[str, typer.Option(help="Start of the window: -15m, RFC 3339, or unix seconds.")]
-End = Annotated[str, typer.Option(help="End of the window: now, -5m, RFC 3339, or unix seconds.")]
-Models = Annotated[list[str] | None, typer.Option("--model", help="Only requests of this model; may be repeated.")]
-Tenants = Annotated[list[str] | None, typer.Option("--tenant", help="Only requests of this tenant; may be repeated.")]
-Engines = Annotated[
-    list[str] | None, typer.Option("--engine", help="Only requests that this product answered: vllm, …")
-]
-Classes = Annotated[list[str] | None, typer.Option("--slo-class", help="Only requests of this SLO class.")]
-Variants = Annotated[
-    list[str] | None, typer.Option("--variant", help="Only requests of this variant; may be repeated.")
-]
-Vantages = Annotated[list[str] | None, typer.Option("--vantage", help="Only requests measured there: server, client.")]
-Labelled = Annotated[
-    list[str] | None,
-    typer.Option("--label", metavar="NAME=VALUE", help="Only requests with this label: region=eu. May be repeated."),
-]
-StatusName = Annotated[
-    str | None,
-    typer.Option("--status", help="Only requests of this status: ok, error, cancelled, unknown, in_flight, lost."),
-]
-SloName = Annotated[str | None, typer.Option("--slo", help="Only requests that this SLO selects.")]
-VerdictName = Annotated[
-    str | None,
-    typer.Option(
-        "--verdict", help="Only requests of this verdict: good, bad, undetermined, excused, unselected, pending."
-    ),
-]
-CauseName = Annotated[
-    str | None,
-    typer.Option(
-        "--cause",
-        help="Only requests that lost KV-cache blocks (kv_eviction), that waited for some (kv_wait), or that waited "
-        "for a cold start (cold_start).",
-    ),
-]
 
 
 @of_our_version()

@@ -7,7 +7,7 @@ import shutil
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
@@ -23,6 +23,14 @@ UNWRAPPED = 1_000_000
 LONGEST_NAME = 256
 """Characters of a name that a filter of the API takes. All rows of a table are as wide as the widest, so a longer name
 would fill the disk."""
+
+_IN_TERMINAL: Final = sys.stdout.isatty()
+HELP: Final[dict[str, Any]] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": "rich" if _IN_TERMINAL else None,
+    "context_settings": {} if _IN_TERMINAL else {"terminal_width": UNWRAPPED},
+}
+"""Help has boxes in a terminal, and a line for each option elsewhere, which also saves the import of rich."""
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tokentrail.cli.asking import ApiUrl, AsJson, Classes, End, Engines, Models, Start, Tenants
+from tokentrail.cli.options import ApiUrl, AsJson, Classes, End, Engines, Models, Start, Tenants
 from tokentrail.cli.output import console, note, print_json
 from tokentrail.cli.questions import ask, given, of_our_version, tell_end
 

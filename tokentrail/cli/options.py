@@ -1,0 +1,45 @@
+"""The options that several commands have: where the API is, which time, which requests."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+ApiUrl = Annotated[str, typer.Option("--api", envvar="TOKENTRAIL_API_URL", help="Address of the collector's API.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Start = Annotated[str, typer.Option(help="Start of the window: -15m, RFC 3339, or unix seconds.")]
+End = Annotated[str, typer.Option(help="End of the window: now, -5m, RFC 3339, or unix seconds.")]
+Models = Annotated[list[str] | None, typer.Option("--model", help="Only requests of this model; may be repeated.")]
+Tenants = Annotated[list[str] | None, typer.Option("--tenant", help="Only requests of this tenant; may be repeated.")]
+Engines = Annotated[
+    list[str] | None, typer.Option("--engine", help="Only requests that this product answered: vllm, …")
+]
+Classes = Annotated[list[str] | None, typer.Option("--slo-class", help="Only requests of this SLO class.")]
+Variants = Annotated[
+    list[str] | None, typer.Option("--variant", help="Only requests of this variant; may be repeated.")
+]
+Vantages = Annotated[list[str] | None, typer.Option("--vantage", help="Only requests measured there: server, client.")]
+Labelled = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="NAME=VALUE", help="Only requests with this label: region=eu. May be repeated."),
+]
+StatusName = Annotated[
+    str | None,
+    typer.Option("--status", help="Only requests of this status: ok, error, cancelled, unknown, in_flight, lost."),
+]
+SloName = Annotated[str | None, typer.Option("--slo", help="Only requests that this SLO selects.")]
+VerdictName = Annotated[
+    str | None,
+    typer.Option(
+        "--verdict", help="Only requests of this verdict: good, bad, undetermined, excused, unselected, pending."
+    ),
+]
+CauseName = Annotated[
+    str | None,
+    typer.Option(
+        "--cause",
+        help="Only requests that lost KV-cache blocks (kv_eviction), that waited for some (kv_wait), or that waited "
+        "for a cold start (cold_start).",
+    ),
+]
