@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from collector.exposition import metrics
 from collector.exposition.metrics import Metric
-from collector.exposition.series import Histogram, Labels, Series
+from collector.exposition.series import Histogram, Labels, LabelSets, Series
 from collector.wal.durable import write_durably
 
 logger = logging.getLogger(__name__)
@@ -135,3 +135,10 @@ def load_series(state: Mapping[str, Any]) -> tuple[Series, set[tuple[Metric, Lab
             histogram.counts, histogram.sum_ns = counts, sum_ns
             series.histograms.setdefault(key[0], {})[key[1]] = histogram
     return series, scraped
+
+
+def load_label_sets(series: Series, names: tuple[str, ...], saved: Sequence[Any], most: int) -> LabelSets:
+    """Label sets with the time of their last use. One that loses its place loses its series."""
+    of_now = ((with_all_labels(names, labels), used_ns) for labels, used_ns in saved)
+    used = {labels: used_ns for labels, used_ns in of_now if labels is not None}
+    return LabelSets(names, most, used, lambda labels: series.drop(names, labels))

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -15,12 +16,12 @@ from prometheus_client import Metric as Family
 
 from collector.exposition import metrics
 from collector.exposition.cause_counters import MOST_SERVED, SUMS, CauseCounters
-from collector.exposition.checkpoint import Checkpoint, dump_series, load_series, with_all_labels
+from collector.exposition.checkpoint import Checkpoint, dump_series, load_label_sets, load_series
 from collector.exposition.clocks import Clocks
 from collector.exposition.early import EarlyRequests
 from collector.exposition.filled import FilledTables
 from collector.exposition.histograms import add_latencies, bucket_edges, drop_old_histograms
-from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Keys, Labels, LabelSets, is_other, printable
+from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Keys, Labels, is_other, printable
 from collector.exposition.slo_counters import SloCounters
 from collector.measure.in_flight import InFlight
 from collector.once_a_minute import OnceAMinute
@@ -83,9 +84,10 @@ class StoreCounters:
         self._pending: deque[str] = deque(uncounted)
         self._counted: deque[str] = deque(state.get("counted", ()), maxlen=_REMEMBERED)
         self._series, self._scraped = load_series(state)
-        self._label_sets = self._load_label_sets(metrics.REQUEST, state.get("label_sets", ()), MOST_LABEL_SETS)
-        self._processes = self._load_label_sets(metrics.PROCESS, state.get("processes", ()), MOST_LABEL_SETS)
-        self._served = self._load_label_sets(metrics.SERVED, state.get("served", ()), MOST_SERVED)
+        load = partial(load_label_sets, self._series)
+        self._label_sets = load(metrics.REQUEST, state.get("label_sets", ()), MOST_LABEL_SETS)
+        self._processes = load(metrics.PROCESS, state.get("processes", ()), MOST_LABEL_SETS)
+        self._served = load(metrics.SERVED, state.get("served", ()), MOST_SERVED)
         self._early = EarlyRequests(state.get("early", ()))
         self._claims = claims
         self.clocks = Clocks()
@@ -203,8 +205,7 @@ class StoreCounters:
 
     def _oldest_row_ns(self, segment: str) -> int:
         """A segment's id begins with the time at which it was opened, which may be long ago after an outage."""
-        opened, _, _ = segment.partition("-")
-        now = self._clock()
+        opened, now = segment.partition("-")[0], self._clock()
         return min(int(opened), now) - SEGMENT_AGE_NS if opened.isdecimal() else now - SEGMENT_AGE_NS
 
     def _admit(self, row: Mapping[str, Any]) -> Labels:
@@ -315,18 +316,15 @@ class StoreCounters:
         elif not early.is_lost and not early.is_over:
             early.is_lost, early.given_up_ns = True, count.at_ns
             if is_own:
-                self._add_lost(count.process, count.at_ns)
+                labels = self.admit_process(count.process)
+                self._series.add(metrics.LOST, labels, 1)
+                self._series.raise_to(metrics.LAST_LOST, labels, count.at_ns / SECOND_NS)
 
     def given_up_ns(self, key: str) -> int:
         """When this request was counted as lost, for which the alert fires; 0 for no such request of the last day."""
         with self._lock:
             early = self._early.get(key)
             return early.given_up_ns if early else 0
-
-    def _add_lost(self, process: Process, at_ns: int) -> None:
-        labels = self.admit_process(process)
-        self._series.add(metrics.LOST, labels, 1)
-        self._series.raise_to(metrics.LAST_LOST, labels, at_ns / SECOND_NS)
 
     def _forget(self, now: int) -> None:
         for sets, keep_ns in (
@@ -400,8 +398,3 @@ class StoreCounters:
             self._scraped = seen | (self._scraped & self._series.growing)
             self._unsaved |= is_new
             return is_new
-
-    def _load_label_sets(self, names: tuple[str, ...], saved: Sequence[Any], most: int) -> LabelSets:
-        of_now = ((with_all_labels(names, labels), used_ns) for labels, used_ns in saved)
-        used = {labels: used_ns for labels, used_ns in of_now if labels is not None}
-        return LabelSets(names, most, used, lambda labels: self._series.drop(names, labels))
