@@ -24,13 +24,6 @@ class Cause(BaseModel):
     advice: dict[str, _Text]
     source: _Text
 
-    def advice_for(self, engine: str) -> str:
-        """What makes it less with an engine (as `requests.engine` names it): in general, then its own switch.
-
-        Empty where nothing is to be done.
-        """
-        return " ".join(filter(None, (self.advice.get("any", ""), self.advice.get(engine, ""))))
-
 
 @cache
 def load_causes() -> Mapping[str, Cause]:

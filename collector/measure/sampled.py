@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from typing import Any, Final
 
 from collector.process import Process
@@ -95,12 +96,8 @@ def _values(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         common = common_names().get(name)
         if common is None or row["newest_kind"] == "delta":
             continue
-        values[name] = (max if common.across == "max" else _plus)(values[name], value) if name in values else value
+        values[name] = (max if common.across == "max" else add)(values[name], value) if name in values else value
     return values
-
-
-def _plus(a: float, b: float) -> float:
-    return a + b
 
 
 def _model(labels: Mapping[str, str]) -> str:

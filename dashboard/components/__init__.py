@@ -192,11 +192,6 @@ def _by_reason(counts: Mapping[str, int]) -> str:
     return count(sum(counts.values())) + (f" ({reasons})" if reasons else "")
 
 
-def for_one_tenant() -> None:
-    """Say why a part of the page is missing: the key reads one tenant's requests alone."""
-    st.caption("Engine processes serve all tenants, and the dashboard's key is for one: they are not shown.")
-
-
 def refreshed(body: Callable[[View], None], view: View, every_s: float | None = None) -> None:
     """Draw `body` with the selection at this moment, and redraw it at the next ones without the rest of the page.
 

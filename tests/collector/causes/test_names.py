@@ -2,9 +2,8 @@
 
 import re
 
-import pytest
-
 from collector.causes.names import PARTS, load_causes
+from collector.measure.served import advice
 from instrumented_engine.settings import Settings
 
 ENGINES = {"any", "tokentrail", "vllm", "sglang", "dynamo"}
@@ -40,12 +39,7 @@ def test_the_own_engines_switches_exist():
         assert {switch.replace("--no-", "--") for switch in named} <= known, name
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tokentrail"])
-def test_the_engines_own_switch_follows_the_general_advice(engine):
-    cause = load_causes()["wait_batch"]
-    assert cause.advice_for(engine) == f"{cause.advice['any']} {cause.advice[engine]}"
-
-
-def test_an_unknown_engine_gets_the_general_advice_and_a_part_without_a_remedy_none():
-    assert load_causes()["wait_batch"].advice_for("tgi") == load_causes()["wait_batch"].advice["any"]
-    assert load_causes()["busy"].advice_for("vllm") == ""
+def test_the_engines_own_switches_follow_the_general_advice():
+    of_cause = load_causes()["wait_batch"].advice
+    assert advice("wait_batch", ["tgi", "vllm"]) == f"{of_cause['any']} vllm: {of_cause['vllm']}"
+    assert advice("busy", ["vllm"]) == ""
