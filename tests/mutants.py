@@ -8,7 +8,7 @@ A run of `make test-stores` with tests/reached.py, kept for a day, tells which f
 seconds. A mutation's tests are those that enter its function, or the functions that mention the constant or field: 45 s
 of them, first those of its name and room, then those that enter the least. If they pass, tests that the run left out
 come next, as they start processes: three files, those of its name first, then those that share the rarest words with
-its function. Its room and its importers count as a word of three files.
+its function. Its room and its importers count as a word of one file.
 """
 
 import argparse
@@ -35,8 +35,8 @@ from typing import Any
 from tests.reached import PRODUCT, merged
 
 ROOT = Path(__file__).parents[1]
-MOST_FILES, MOST_TOLD = 3, 8
-SLOW_S, DAY_S = 200, 86_400
+MOST_FILES, MOST_TOLD, SLOW_S, DAY_S = 3, 8, 200, 86_400
+PAGES = Path("tests/contract/test_reference.py")  # it compares defaults and names with docs/, and enters nothing
 REACHED = ROOT / ".pytest_cache" / "reached.json"
 PYTEST = ("-q", "-rfE", "--tb=no", "-p", "no:cacheprovider")
 FLIPPED = {
@@ -131,11 +131,11 @@ class Suite:
                 self._entering[function].add(test)
         product = [file for file in texts if file.parts[0] in PRODUCT]
         self._statements = {str(file): [*statements(ast.parse(texts[file]))] for file in product}
-        self._left_out = dict[Path, list[str]]()
+        self._left_out = defaultdict[Path, list[str]](list)
         for file in (file for file in texts if file.name.startswith("test_")):
-            tests = (f"{file}::{'::'.join(name.split('.'))}" for name, _ in statements(ast.parse(texts[file])))
-            if left_out := [test for test in tests if "::test_" in test and test not in reached]:
-                self._left_out[file] = left_out
+            for test in (f"{file}::{'::'.join(name.split('.'))}" for name, _ in statements(ast.parse(texts[file]))):
+                if "::test_" in test and test not in reached:
+                    self._left_out[file].append(test)
         self._said = {file: {*re.findall(r"\w+", text)} for file, text in texts.items() if file.parts[0] == "tests"}
         self._files = Counter(word for said in self._said.values() for word in said)
         self._words = [
@@ -148,12 +148,12 @@ class Suite:
     def tests_of(self, mutation: Mutation) -> tuple[Run, Run]:
         """The tests that enter its function, and those that the run left out."""
         file = Path(mutation.file)
-        *room, parent, stem = file.with_suffix("").parts
-        stem = stem.lstrip("_")
-        names = {f"test_{stem}.py", f"test_{stem}s.py", f"test_{parent}_{stem}.py"}
+        (*room, parent), stem = file.parent.parts, file.stem.lstrip("_")
+        names = {f"test_{name}.py" for name in (stem, f"{stem}s", f"{parent}_{stem}")}
         of_part = {test for test in self._said if test.parts[1] == file.parts[0]}
         its, outer = ({one for one in of_part if Path("tests", at) in one.parents} for at in (file.parent, Path(*room)))
-        near = {one for one in of_part if one.name in names} | ((its or outer) if room else set())
+        of_name = {one for one in of_part if one.name in names}
+        near = of_name | ((its or outer) if room else set())
         users = self._users(mutation)
         entering = set().union(*(self._entering[function] for function in users))
         by_use = {test: (Path(test.partition("::")[0]) not in near, len(self._reached[test][1])) for test in entering}
@@ -167,8 +167,9 @@ class Suite:
         imported = re.compile(rf"\b{module}\b|from {package} import [^\n]*\b{name}\b")
         near |= {test for test in self._said if imported.search(self._texts[test])}
         rare = {one: sum(1 / self._files[word] for word in words & self._said[one]) for one in self._left_out}
-        files = sorted(rare, key=lambda one: (one.name not in names, -rare[one] - (one in near) / 3))[:MOST_FILES]
-        left_out = [test for one in files for test in self._left_out[one]]
+        files = sorted(rare, key=lambda one: (one not in of_name, -rare[one] - (one in near)))[:MOST_FILES]
+        files = [*({PAGES} & self._said.keys()), *files]
+        left_out = [test for one in files for test in self._left_out.get(one, [str(one)])]
         return Run(found, 20 + 5 * seconds, 20 + 5 * longest_s), Run(left_out, SLOW_S, SLOW_S / 2)
 
     def _users(self, mutation: Mutation) -> set[str]:
