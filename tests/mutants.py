@@ -165,7 +165,7 @@ class Suite:
         module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
         package, _, name = module.rpartition(".")
         imported = re.compile(rf"\b{module}\b|from {package} import [^\n]*\b{name}\b")
-        near |= {test for test in self._said if imported.search(self._texts[test])}
+        near |= its | {test for test in self._said if imported.search(self._texts[test])}
         rare = {one: sum(1 / self._files[word] for word in words & self._said[one]) for one in self._left_out}
         files = sorted(rare, key=lambda one: (one not in of_name, -rare[one] - (one in near)))[:MOST_FILES]
         files = [*({PAGES} & self._said.keys()), *files]

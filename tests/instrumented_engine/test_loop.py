@@ -14,7 +14,8 @@ def test_stopping_does_not_wait_for_a_model_that_loads():
         stopped.wait()
         raise OSError("the test is over")
 
-    loop = EngineLoop(load, deliver=lambda _: None, on_ready=lambda _: None)
+    never, loop = (EngineLoop(load, deliver=lambda _: None, on_ready=lambda _: None) for _ in range(2))
+    assert never.close(), "it was not started"
     loop.start()
     assert loading.wait(120)
     assert not loop.close(timeout_s=3600)

@@ -261,6 +261,17 @@ def test_a_port_that_the_user_names_is_used_or_refused(tmp_path):
     assert choose_addresses({"API": port})["API"] == f"127.0.0.1:{port}"
 
 
+@pytest.mark.parametrize("command", [["demo"], ["demo", "--day"], ["up"]])
+def test_each_part_gets_the_port_of_its_option(command, monkeypatch):
+    parts = {*PORTS} - ({"engine", "Prometheus"} if command == ["up"] else set())
+    given, handed = {name: 1001 + number for number, name in enumerate(sorted(parts))}, []
+    for module in ("demo", "day.show", "up"):
+        monkeypatch.setattr(f"tokentrail.cli.{module}.run", lambda *_, ports, **__: handed.append(ports))
+    options = [f"--port-{name.lower().replace('/', '-')}={port}" for name, port in given.items()]
+    assert runner.invoke(app, [*command, *options]).exit_code == 0
+    assert handed == [given]
+
+
 def test_no_two_listeners_get_one_port():
     port = free_port(0)
     with pytest.raises(ProcessFailed, match=rf"port {port} \(dashboard\) is in use by API: name another one"):
