@@ -131,7 +131,7 @@ class Forger(Traffic):
 
 
 class Flood(Traffic):
-    """So many names a second, with markup, line breaks, escapes and marks that turn the direction of a text."""
+    """`names` new names a second, with markup, line breaks, escapes and marks that turn the direction of a text."""
 
     first_trace = 10**15
 

@@ -81,4 +81,4 @@ def draw(picture: Picture, key: str, zone: tzinfo = UTC) -> tuple[str, str] | No
         },
         on_opened_change=lambda: None,
     ).opened
-    return (opened[0], opened[1]) if opened else None
+    return tuple(opened) if opened else None

@@ -113,9 +113,9 @@ OF_ALL = [
 ]
 """What an admin asks about both tenants as each asks about itself, without filters."""
 NAMES_ALL = [f"/api/v1/{name}?" for name in ("overview", "explain", "verdict", "slos", "incidents")]
-"""Those of OF_ALL that tell an admin more also where there is one tenant. They name the tenants."""
+"""An admin learns more from these of OF_ALL also where there is one tenant. They name the tenants."""
 TELL_MORE = ["/api/v1/differences?", f"/api/v1/requests/{TRACE}?"]
-"""Those that do and name none."""
+"""An admin learns more from these, too, which name none."""
 OF_PROCESSES = [*TELL_MORE, *(path for path in paths(REFUSED) if "tenant=" not in path)]
 """What an admin asks before and after the other tenant's data came."""
 
