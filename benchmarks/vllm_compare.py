@@ -129,13 +129,13 @@ def _with_another(tokens: dict[Key, list[Span]]) -> int:
 
     With data parallelism, answers of one request run on several engines, and those of all but one name no step.
     """
-    together = Counter(
+    of_steps = Counter(
         (key, token.attributes.get("tokentrail.choice.index"), token.attributes.get("tokentrail.step"))
         for key, of in tokens.items()
         for token in of
         if "tokentrail.step" in token.attributes
     )
-    return sum(count - 1 for count in together.values())
+    return sum(count - 1 for count in of_steps.values())
 
 
 def truth(calls: list[Call], metrics: str | None) -> dict[str, Any]:

@@ -82,18 +82,18 @@ def differences(
         columns["cause"] = arrivals.cause
     rows = value_counts(reader, window, columns | _classes(sizes), selected, _MOST_VALUES, arrivals.rows)
 
-    def together(best: Sequence[Candidate]) -> Met:
+    def met(best: Sequence[Candidate]) -> Met:
         conditions = [_where(one, f"value_{i}", columns) for i, one in enumerate(best)]
-        return _together(reader, window, arrivals.rows, selected, conditions)
+        return _met(reader, window, arrivals.rows, selected, conditions)
 
-    found, everything, tried = told(rows, sizes, together)
+    differing, everything, tried = told(rows, sizes, met)
     return Differences(
         window=WindowOut.of(window, reader.complete_ns),
-        summary=_summary(found, everything, tried),
+        summary=_summary(differing, everything, tried),
         selected=as_number(everything.selected),
         others=as_number(everything.others),
         tried=tried,
-        differences=found,
+        differences=differing,
         not_asked=[] if whole else [*AT_ARRIVAL, "cause"],
     )
 
@@ -107,9 +107,7 @@ def _classes(sizes: Mapping[str, Sequence[float]]) -> dict[str, Fragment]:
     return columns
 
 
-def _together(
-    reader: Reader, window: Window, rows_of: Fragment, selected: Fragment, conditions: Sequence[Fragment]
-) -> Met:
+def _met(reader: Reader, window: Window, rows_of: Fragment, selected: Fragment, conditions: Sequence[Fragment]) -> Met:
     bits = " + ".join(f"bitShiftLeft(toUInt32({one.sql}), {i})" for i, one in enumerate(conditions))
     fragments = {
         "filter": window.filter,
@@ -132,13 +130,13 @@ def _where(one: Candidate, key: str, columns: Mapping[str, Fragment]) -> Fragmen
     return Fragment(f"{column.sql} = {{{key}:String}}", {**column.parameters, key: one.bound})
 
 
-def _summary(found: Sequence[Difference], everything: Sides, tried: int) -> str:
+def _summary(differing: Sequence[Difference], everything: Sides, tried: int) -> str:
     n = f"{digits(everything.selected)} selected and {digits(everything.others)} other requests"
     if not everything.selected or not everything.others:
         return f"there is nothing to compare: {n}"
-    if not found:
+    if not differing:
         return f"none of the recorded dimensions differs beyond chance: {n}, {tried} values tried"
-    first = found[0]
+    first = differing[0]
     where = " and ".join(condition.text for condition in first.conditions)
     shares = [percent(part.share) for part in (first.selected, first.others)]
     return f"{shares[0]} of the selected requests have {where}, {shares[1]} of the others: {n}"

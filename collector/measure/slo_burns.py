@@ -118,14 +118,14 @@ class _Over:
 
 def _burning(slo: Slo, rules: Sequence[BurnRule], counts: SloCounts) -> list[_Burning]:
     """What burns now. The only tenant's requests are all there are: its incident is the SLO's."""
-    together = None if len(counts.groups) == 1 else _worst(slo, rules, counts.windows)
+    of_slo = None if len(counts.groups) == 1 else _worst(slo, rules, counts.windows)
     of_tenants = [_worst(slo, rules, windows, tenant) for tenant, windows in counts.groups.items()]
-    worse = [one for one in of_tenants if one and (together is None or one.rank < together.rank)]
+    worse = [one for one in of_tenants if one and (of_slo is None or one.rank < of_slo.rank)]
     worse.sort(key=lambda one: (one.rank, -one.tally.bad))
     for place, one in enumerate(worse, 1):
         others = max(0, len(worse) - MOST_TENANTS) if place == MOST_TENANTS else 0
         worse[place - 1] = replace(one, others=others, listed=place <= MOST_TENANTS)
-    return [*([together] if together else []), *worse]
+    return [*([of_slo] if of_slo else []), *worse]
 
 
 def _worst(slo: Slo, rules: Sequence[BurnRule], windows: Windows, tenant: str | None = None) -> _Burning | None:

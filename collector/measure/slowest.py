@@ -76,9 +76,9 @@ def by_group(
     parts: Sequence[Part], rows: Rows, beyond: Beyond, without: Callable[[Collection[str]], WithoutOut]
 ) -> list[Group]:
     """The sums of causes that share a name. `without` is asked where several do, and their part has an answer."""
-    together: defaultdict[str, list[Part]] = defaultdict(list)
+    parts_of: defaultdict[str, list[Part]] = defaultdict(list)
     for part in sorted(parts, key=lambda part: PARTS.index(part.cause)):
-        together[part.group].append(part)
+        parts_of[part.group].append(part)
     groups = [
         Group(
             group=name,
@@ -91,7 +91,7 @@ def by_group(
             without=of[0].without if len(of) == 1 or not of[0].without else without([part.cause for part in of]),
             **_when(rows, beyond, [PARTS.index(part.cause) for part in of]),
         )
-        for name, of in together.items()
+        for name, of in parts_of.items()
     ]
     return sorted(groups, key=lambda one: (-((one.without and one.without.points) or 0.0), -one.time_s))
 
