@@ -165,6 +165,13 @@ def test_times_are_on_the_readers_clock_and_names_of_others_are_text(draw):
     assert "\u202e" not in page.content()
 
 
+def test_a_label_is_cut_only_where_it_is_too_long(draw):
+    longest = "m" * small.LABEL
+    head = heads(draw(board(Chart("Requests", "rate", [steady(longest), steady("n" * (small.LABEL + 1))]))))[0]
+    assert longest in head
+    assert "n" * (small.LABEL - 1) + "…" in head
+
+
 def test_a_chart_of_nothing_is_known_to_be_one():
     assert not Chart("KV cache", "ratio", [Line("fullest", "#3b82f6", [None] * N)]).is_known
     assert not Chart("KV cache", "ratio", []).is_known

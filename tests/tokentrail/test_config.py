@@ -1,5 +1,8 @@
 """OTEL_* settings, as the documentation lists them."""
 
+import re
+from pathlib import Path
+
 import pytest
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.sdk.resources import Resource
@@ -19,6 +22,15 @@ def test_defaults_need_no_environment():
     assert found == Settings(found.endpoint)
     assert found.endpoint.url == "http://localhost:4318/v1/traces"
     assert found.endpoint.headers["content-type"] == "application/x-protobuf"
+
+
+def test_what_the_page_calls_a_default_is_one():
+    page = (Path(__file__).parents[2] / "docs" / "sdk.md").read_text()
+    defaults = dict(re.findall(r"^\| `((?:OTEL|TOKENTRAIL)_\w+)` \| `([^`]+)` \|", page, re.MULTILINE))
+    del defaults["OTEL_PROPAGATORS"], defaults["OTEL_EXPORTER_OTLP_ENDPOINT"]  # none of Settings; for HTTP alone
+    assert len(defaults) >= 9
+    assert settings(**defaults) == settings()
+    assert [settings(**{name: value}) for name, value in defaults.items()] == [settings()] * len(defaults)
 
 
 @pytest.mark.parametrize(
