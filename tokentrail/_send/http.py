@@ -149,6 +149,10 @@ class _Reads(io.RawIOBase):
         read: int | None = self._file.readinto(buffer)
         return read
 
+    def close(self) -> None:
+        self._file.close()  # else the socket stays open as long as anything, such as a traceback, holds this reader
+        super().close()
+
 
 class _Answer(HTTPResponse):
     """An answer that is read through `_Reads`."""
