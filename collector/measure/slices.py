@@ -54,8 +54,9 @@ class Slice:
         self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment
     ) -> Mapping[str, Sequence[Any]]:
         """The columns of a query that reads these rows."""
-        nothing: Mapping[str, Sequence[Any]] = defaultdict(list)
-        return self._remembered(queries, query, fragments, matching, queries.columns, size_of_columns, nothing)
+        return self._remembered(
+            queries, query, fragments, matching, queries.columns, size_of_columns, lambda: defaultdict(list)
+        )
 
     def packed(self, queries: Queries, query: str, fragments: Mapping[str, Fragment], matching: Fragment) -> Arrays:
         """What `columns` gives, as arrays: of narrow numbers, and of objects for texts and tuples.
@@ -66,7 +67,7 @@ class Slice:
         def ask(query: str, fragments: Mapping[str, Fragment]) -> Arrays:
             return {name: _packed(values) for name, values in queries.columns(query, fragments).items()}
 
-        return self._remembered(queries, query, fragments, matching, ask, _size_of_arrays, {})
+        return self._remembered(queries, query, fragments, matching, ask, _size_of_arrays, dict)
 
     def arrays(
         self,
@@ -89,7 +90,9 @@ class Slice:
         def ask(query: str, fragments: Mapping[str, Fragment]) -> Arrays:
             return narrowed(queries.array(query, fragments, row))
 
-        nothing = narrowed(np.empty(0, row))
+        def nothing() -> Arrays:
+            return narrowed(np.empty(0, row))
+
         return self._remembered(queries, query, fragments, matching, ask, _size_of_arrays, nothing, depends_on)
 
     def _remembered(
@@ -100,7 +103,7 @@ class Slice:
         matching: Fragment,
         ask: Callable[[str, Mapping[str, Fragment]], T],
         size: Callable[[T], int],
-        nothing: T,
+        nothing: Callable[[], T],
         depends_on: Hashable = (),
     ) -> T:
         """The answer about whole hours is remembered, and is `nothing` while these days have no rows.
@@ -114,7 +117,7 @@ class Slice:
         if self.column == ARRIVED:  # the days of these rows may be others, and only a deletion changes them
             reads = {**reads, **queries.deletions_of(self.table)}
         elif not any(map(rows_in, reads.values())):
-            return nothing
+            return nothing()
         return queries.of_hours((query, depends_on), fragments, reads, lambda: ask(query, fragments), size)
 
 
