@@ -119,7 +119,7 @@ def proved_operations(config: LlamaConfig, block_size: int, dtype: torch.dtype, 
 def _start_threads() -> None:
     """Start Numba's threads. Those of OpenMP would set the number of torch's too: `--threads 1` was all cores."""
     threads = torch.get_num_threads()
-    numba.set_num_threads(1)
+    numba.get_num_threads()
     torch.set_num_threads(threads)
 
 

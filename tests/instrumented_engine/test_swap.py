@@ -40,6 +40,7 @@ def test_the_blocks_of_a_victim_go_to_the_host_and_come_back():
     [restore] = plan.restores
     assert (restore.sequence, restore.host_blocks, restore.device_blocks) == (new, [0, 1], new.block_table[:2])
     assert (counts(plan), plan.offloads, new.host_blocks) == ([(2, 1)], [], [])
+    assert plan.cached_tokens == 0, "those of the host are not found by their tokens"
     assert scheduler._host.num_used_blocks == 0
 
 

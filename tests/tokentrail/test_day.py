@@ -102,9 +102,14 @@ def test_blocks_are_free_again_when_nothing_runs(steps):
     assert max(idle) < 200, "of 2,000: those of the requests that came now"
 
 
-def test_the_process_of_03_00_loads_while_requests_wait(lived):
-    start = by_process(lived, "tokentrail.cold_start")["sglang-b-5e77"]
-    assert (start.start_ns, start.duration_ns) == (DAY.at(3), 95 * S)
+def test_the_processes_start_when_the_day_says(lived):
+    starts = {name: (one.start_ns, one.duration_ns) for name, one in by_process(lived, "tokentrail.cold_start").items()}
+    assert starts["vllm-b-9e30"] == (DAY.at(12), 105 * S)
+    assert starts["vllm-a-c2e1"] == (DAY.at(12, 2), 110 * S)
+    assert starts["sglang-b-5e77"] == (DAY.at(3), 95 * S)
+
+
+def test_requests_wait_while_the_process_of_03_00_loads(lived):
     waited = [s for s in lived[0] if s.name == "tokentrail.phase" and s.attributes[semconv.PHASE_NAME] == "cold_start"]
     assert len(waited) >= 26
     assert {span.end_ns for span in waited} == {DAY.at(3) + 95 * S}

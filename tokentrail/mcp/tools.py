@@ -55,7 +55,8 @@ def _told(verdict: dict[str, Any], filters: Filters | None) -> dict[str, Any]:
 
 
 def _open(process: dict[str, Any]) -> str:
-    return "lost" if process["lost"] > process["requests"] else "in_flight"
+    counts = {"in_flight": process["requests"], "lost": process["lost"]}
+    return max(counts, key=counts.__getitem__)
 
 
 def _lead_on(incident: dict[str, Any], last: str, filters: Filters | None) -> dict[str, Any]:
