@@ -8,7 +8,7 @@ from typing import Any, Final
 from prometheus_client.samples import Exemplar
 
 from collector.exposition import metrics
-from collector.exposition.series import LONGEST, SECOND_NS, Labels, Series, printable
+from collector.exposition.series import SECOND_NS, Labels, Series, admitted
 from collector.slo.model import Slo
 
 _MOST_ERROR_TYPES: Final = 50
@@ -70,7 +70,5 @@ def add_latencies(
 
 def _error_type(series: Series, request: Labels, error_type: str) -> str:
     """The label of an error. The processes of each tenant have errors of their own."""
-    error_type = printable(error_type)
     known = {labels[-1] for labels in series.histograms.get(metrics.E2E, ()) if labels[-2] == request[-1]}
-    has_room = len(known) < _MOST_ERROR_TYPES and len(error_type) <= LONGEST
-    return error_type if error_type in known or has_room else _OTHER_ERROR
+    return admitted(error_type, known, most=_MOST_ERROR_TYPES, other=_OTHER_ERROR)

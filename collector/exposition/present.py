@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collector.causes.names import load_causes
 from collector.exposition import metrics
 from collector.exposition.filled import FilledTables
-from collector.exposition.series import LONGEST, SECOND_NS, Series, is_other, printable
+from collector.exposition.series import SECOND_NS, Series, fits, is_other, printable
 from collector.exposition.store_counters import StoreCounters
 from collector.measure.in_flight import InFlight, judge_in_flight, last_steps, processes_of, read_announced
 from collector.measure.sampled import processes
@@ -162,7 +162,7 @@ def expose_slos(series: Series, slos: Sequence[SloOut]) -> None:
         series.set(metrics.SLO_CANDIDATES, (), slo.ended_last_day)
         _expose_numbers(series, (slo.name, ""), slo)
         for group in slo.groups:
-            if len(group.tenant) <= LONGEST:
+            if fits(group.tenant):
                 _expose_numbers(series, (slo.name, printable(group.tenant)), group)
 
 
@@ -170,12 +170,12 @@ def expose_reasons(series: Series, reasons: Sequence[Reason]) -> None:
     """Set the gauges of what took time from the bad requests of SLOs that burn."""
     for one in reasons:
         labels = one.slo, printable(one.tenant or "")
-        if len(labels[1]) > LONGEST:
+        if not fits(labels[1]):
             continue
         for cause, share in islice(one.shares.items(), _MOST_CAUSES):
             series.set(metrics.SLO_CAUSE_SHARE, (*labels, cause, load_causes()[cause].group), share)
         for culprit in one.culprits:
-            if culprit.share and len(culprit.name) <= LONGEST:
+            if culprit.share and fits(culprit.name):
                 series.set(metrics.SLO_CULPRIT_SHARE, (*labels, culprit.by, printable(culprit.name)), culprit.share)
 
 

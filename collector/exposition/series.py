@@ -34,6 +34,17 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
+def fits(label: str) -> bool:
+    """Tell whether a label is short enough for /metrics."""
+    return len(label) <= LONGEST
+
+
+def admitted(label: str, known: Collection[str], *, most: int, other: str) -> str:
+    """A text of others as a label, `printable`; `other` if it is not known, and too long or one too many."""
+    label = printable(label)
+    return label if label in known or (len(known) < most and fits(label)) else other
+
+
 def is_other(labels: Labels) -> bool:
     """Tell whether these are the labels of all that there is no room for."""
     return all(label == OTHER for label in labels)
@@ -59,8 +70,7 @@ class LabelSets:
     def admit(self, labels: Labels, now_ns: int) -> Labels:
         """The label set, `printable`, or `other` in every label when there is no room or a name is too long."""
         labels = tuple(map(printable, labels))
-        is_short = all(len(label) <= LONGEST for label in labels)
-        if labels not in self.used_ns and not (is_short and self._has_room(labels)):
+        if labels not in self.used_ns and not (all(map(fits, labels)) and self._has_room(labels)):
             return (OTHER,) * len(labels)
         self.used_ns[labels] = now_ns
         return labels

@@ -14,7 +14,7 @@ from collector.causes.names import PARTS
 from collector.exposition import metrics
 from collector.exposition.early import Early, EarlyRequests
 from collector.exposition.metrics import Metric
-from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Labels, Series, printable
+from collector.exposition.series import OTHER, SECOND_NS, Labels, Series, fits, printable
 from collector.measure.in_flight import InFlight
 from collector.slo.cells import Cells
 from collector.slo.judged import Outcomes
@@ -117,7 +117,7 @@ class SloCounters:
         if labels in known:
             return labels
         most = next(s.most_groups for s in self._slos if s.name == slo)
-        has_room = sum(name == slo for name, _ in known) <= most and len(group) <= LONGEST
+        has_room = sum(name == slo for name, _ in known) <= most and fits(group)
         return self._begin(labels if has_room else (slo, OTHER))
 
     def _begin(self, labels: Labels) -> Labels:

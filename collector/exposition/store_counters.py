@@ -21,7 +21,7 @@ from collector.exposition.clocks import Clocks
 from collector.exposition.early import EarlyRequests
 from collector.exposition.filled import FilledTables
 from collector.exposition.histograms import add_latencies, bucket_edges, drop_old_histograms
-from collector.exposition.series import LONGEST, OTHER, SECOND_NS, Keys, Labels, is_other, printable
+from collector.exposition.series import OTHER, SECOND_NS, Keys, Labels, admitted, is_other
 from collector.exposition.slo_counters import SloCounters
 from collector.measure.in_flight import InFlight
 from collector.once_a_minute import OnceAMinute
@@ -259,10 +259,8 @@ class StoreCounters:
 
     def _reason(self, process: Labels, reason: str) -> str:
         """The label of a reason. The processes of each tenant have reasons of their own."""
-        reason = printable(reason)
         known = {labels[-1] for labels in self._series.counters[metrics.KV_EVICTED] if labels[-2] == process[-1]}
-        has_room = len(known) < _MOST_REASONS and len(reason) <= LONGEST
-        return reason if reason in known or has_room else OTHER
+        return admitted(reason, known, most=_MOST_REASONS, other=OTHER)
 
     def _add_cold_starts(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:
