@@ -173,7 +173,7 @@ class Drawn:
             ]
         return rows
 
-    def together(self, best: Sequence[Candidate]) -> Met:
+    def count_met(self, best: Sequence[Candidate]) -> Met:
         """The requests by which of some candidates they meet, as sql/queries/differences_together.sql counts them."""
         bits = sum((self._meets(one).astype(np.int64) << i for i, one in enumerate(best)), np.zeros(1, np.int64))
         groups, group = np.unique(bits, return_inverse=True)
@@ -263,10 +263,10 @@ def main(
 def count(counts: Counter[str], drawn: Drawn, planted: Sequence[Value]) -> None:
     """What is told of a draw, and by the peers."""
     rows = drawn.rows()
-    found, everything, _ = told(rows, drawn.edges, drawn.together)
-    answer = judged(found, planted)
+    differences, everything, _ = told(rows, drawn.edges, drawn.count_met)
+    answer = judged(differences, planted)
     counts[answer] += 1
-    counts["first_and_more"] += answer == "first" and len(found) > 1
+    counts["first_and_more"] += answer == "first" and len(differences) > 1
     by_peers = peers([*candidates(rows, drawn.edges)], everything.selected, everything.others)
     counts.update(name for name, trait in by_peers.items() if any(says(trait, value) for value in planted))
 

@@ -69,15 +69,16 @@ def one_run(fault: Fault, seed: int, noise: float) -> dict[str, Any]:
     more = (parts[case.rows] - plain)[case.injected != 0].sum(0)
     if case.culprits:
         guilty = list(case.culprits)
-        injected, found = case.faulty.inflicted()[guilty].sum() / 1e9, explained.inflicted_us[guilty].sum() / 1e6
+        injected_s = case.faulty.inflicted()[guilty].sum() / 1e9
+        explained_s = explained.inflicted_us[guilty].sum() / 1e6
         result |= culprits(case, reference)
     else:
-        injected, found = case.injected.sum() / 1e9, more[[PARTS.index(cause) for cause in fault.causes]].sum()
+        injected_s, explained_s = case.injected.sum() / 1e9, more[[PARTS.index(cause) for cause in fault.causes]].sum()
     groups: dict[str, float] = defaultdict(float)
     for cause, value in zip(load_causes().values(), more, strict=True):
         groups[cause.group] += value
     top = max(groups, key=lambda group: groups[group])
-    return result | {"injected_s": injected, "found_s": found, "top": top, "right": top in fault.top}
+    return result | {"injected_s": injected_s, "found_s": explained_s, "top": top, "right": top in fault.top}
 
 
 def foretold(fault: Fault, case: Case, reference: StepModel | None, ttft: int, tpot: int) -> dict[str, Any]:

@@ -38,8 +38,8 @@ def floors(sdk_bodies: Sequence[bytes], shapes: Mapping[str, Sequence[bytes]], s
 
     A shape's numbers end in its name.
     """
-    parts: list[tuple[bytes, Columns]] = [(body, found) for body in sdk_bodies if (found := token_columns(body))]
-    bodies, columns = [body for body, _ in parts], [found for _, found in parts]
+    parts: list[tuple[bytes, Columns]] = [(body, tokens) for body in sdk_bodies if (tokens := token_columns(body))]
+    bodies, columns = [body for body, _ in parts], [tokens for _, tokens in parts]
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(f"chdb://{folder}/store")
         try:

@@ -67,8 +67,8 @@ def fill(page: str, parts: Mapping[str, str]) -> str:
     for name, text in parts.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         before, _, rest = page.partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
+        _, mark, after = rest.partition(end)
+        if not mark:
             msg = f"the page has no {begin.strip()} … {end}"
             raise ValueError(msg)
         page = f"{before}{begin}{text}{end}{after}"

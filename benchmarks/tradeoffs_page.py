@@ -48,23 +48,23 @@ def compared(runs: list[dict[str, Any]], techniques: Mapping[str, Any]) -> dict[
     spreads = {metric: _spread([*logs[metric].values()]) for metric in METRICS}
     by_technique = {}
     for name, technique in techniques.items():
-        own, other = by_name[name], technique.get("against", "baseline")
-        both = sorted(own.keys() & by_name[other].keys())
-        if own:
+        by_repetition, other = by_name[name], technique.get("against", "baseline")
+        both = sorted(by_repetition.keys() & by_name[other].keys())
+        if by_repetition:
             by_technique[name] = {
-                "repetitions": len(own),
-                "requests": sum(run["requests"] for run in own.values()),
-                "values": _values([*own.values()]),
+                "repetitions": len(by_repetition),
+                "requests": sum(run["requests"] for run in by_repetition.values()),
+                "values": _values([*by_repetition.values()]),
                 "ratios": {m: _ratio(logs[m][name], logs[m][other], spreads[m]) for m in METRICS},
-                "same_answers": _same([(own[i]["answers"], by_name[other][i]["answers"]) for i in both]),
+                "same_answers": _same([(by_repetition[i]["answers"], by_name[other][i]["answers"]) for i in both]),
             }
     return by_technique
 
 
 def _logs(by_name: Mapping[str, Mapping[int, dict[str, Any]]], metric: str) -> dict[str, dict[int, float]]:
     """The logarithm of a metric by technique and repetition, where it is known and not 0."""
-    values = {name: {i: _values([run])[metric] for i, run in own.items()} for name, own in by_name.items()}
-    return {name: {i: math.log(value) for i, value in own.items() if value} for name, own in values.items()}
+    values = {name: {i: _values([run])[metric] for i, run in runs.items()} for name, runs in by_name.items()}
+    return {name: {i: math.log(value) for i, value in known.items() if value} for name, known in values.items()}
 
 
 def _values(runs: list[dict[str, Any]]) -> dict[str, float | None]:
@@ -95,10 +95,10 @@ def _spread(logs: list[dict[int, float]]) -> tuple[float, int]:
     chapter "Randomized Blocks".
     """
     best = (math.nan, 0)
-    repetitions = sorted({i for own in logs for i in own})
+    repetitions = sorted({i for one in logs for i in one})
     for count in range(2, len(repetitions) + 1):
         rows = np.array(
-            [[own[i] for i in repetitions[:count]] for own in logs if own.keys() >= set(repetitions[:count])]
+            [[one[i] for i in repetitions[:count]] for one in logs if one.keys() >= set(repetitions[:count])]
         )
         freedom = (len(rows) - 1) * (count - 1)
         if freedom > best[1]:
@@ -107,9 +107,9 @@ def _spread(logs: list[dict[int, float]]) -> tuple[float, int]:
     return best
 
 
-def _ratio(own: Mapping[int, float], other: Mapping[int, float], spread: tuple[float, int]) -> dict[str, float | None]:
+def _ratio(logs: Mapping[int, float], base: Mapping[int, float], spread: tuple[float, int]) -> dict[str, float | None]:
     """The geometric mean of the repetitions' ratios and its 95 % interval; None where it is not known."""
-    differences = [own[i] - other[i] for i in own.keys() & other.keys()]
+    differences = [logs[i] - base[i] for i in logs.keys() & base.keys()]
     if not differences:
         return {"ratio": None, "low": None, "high": None}
     mean, (deviation, freedom) = fmean(differences), spread

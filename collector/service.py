@@ -261,12 +261,12 @@ def _evaluation(source: Source, store: Store, settings: Mapping[str, Any]) -> Ca
     The queries of a call share a comment, by which they read the versions of all days once (`Queries.versions`).
     """
     calls, comment = count(1), {"log_comment": ""}
-    own = replace(source, queries=Queries(store, lambda: {**settings, **comment}))
+    one_call = replace(source, queries=Queries(store, lambda: {**settings, **comment}))
 
     def evaluated() -> list[SloOut]:
         comment["log_comment"] = f"tokentrail evaluation {next(calls)}"
-        reader = Reader(own, "")
-        return evaluate(reader, reader.slos, _until_now(own))
+        reader = Reader(one_call, "")
+        return evaluate(reader, reader.slos, _until_now(one_call))
 
     return evaluated
 

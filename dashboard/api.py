@@ -53,8 +53,8 @@ class Query:
 
 def ask(path: str, params: Params = (), **more: str | float | None) -> Query:
     """A query with the page's parameters and some of its own. Parameters that are None are left out."""
-    own = [(name, str(value)) for name, value in more.items() if value is not None]
-    return Query(path, (*params, *own))
+    given = [(name, str(value)) for name, value in more.items() if value is not None]
+    return Query(path, (*params, *given))
 
 
 def api_url() -> str:

@@ -67,9 +67,9 @@ class View:
         """The path of a page with this selection and more. Its times are absolute: others see the same minutes."""
         fixed = self.at(address.moment())
         utc = "true" if address.get("utc") == "true" else None
-        own = {"range": CUSTOM, "start": fixed.start, "end": fixed.end, "slo": self.slo, "utc": utc} | more
+        params = {"range": CUSTOM, "start": fixed.start, "end": fixed.end, "slo": self.slo, "utc": utc} | more
         labels = [(name, value) for name, value in self.labels if name not in more]
-        return address.link(page, [*own.items(), *labels])
+        return address.link(page, [*params.items(), *labels])
 
 
 _RELATIVE = re.compile(r"-((?:\d+(?:\.\d+)?(?:d|h|ms|m|s))+)")

@@ -49,5 +49,5 @@ def from_ns(ns: int) -> datetime:
 
 def hour(at: datetime, view: View) -> str:
     """`13:02`, with the day if it is another one than that of the range's end: `Nov 25 13:02`."""
-    own, end = at.astimezone(view.zone), instant(view.end).astimezone(view.zone)
-    return f"{own:%H:%M}" if own.date() == end.date() else f"{own:%b} {own.day} {own:%H:%M}"
+    local, end = at.astimezone(view.zone), instant(view.end).astimezone(view.zone)
+    return f"{local:%H:%M}" if local.date() == end.date() else f"{local:%b} {local.day} {local:%H:%M}"

@@ -181,17 +181,17 @@ def _kv(times: Sequence[float], values: Sequence[float | None], events: Sequence
     )
 
 
-def _lanes(timeline: Json, own: Json | None) -> tuple[list[Bar], int]:
+def _lanes(timeline: Json, request: Json | None) -> tuple[list[Bar], int]:
     """The requests of a process in lanes: each in the first that is free. In the axis of a request, if there is one."""
     shift = 0.0
-    if own is not None:
-        shift = (instant(timeline["window"]["start"]) - instant(own["start"])).total_seconds()
+    if request is not None:
+        shift = (instant(timeline["window"]["start"]) - instant(request["start"])).total_seconds()
     free: list[float] = []
     bars: list[Bar] = []
     left_out = 0
     for one in timeline["requests"]:
         ids = (one["trace_id"], one["span_id"])
-        if own is not None and ids == (own["trace_id"], own["span_id"]):
+        if request is not None and ids == (request["trace_id"], request["span_id"]):
             continue
         begin, end = one["offset_s"] + shift, one["offset_s"] + shift + one["e2e_s"]
         lane = next((i for i, until in enumerate(free) if until <= begin), len(free))

@@ -37,13 +37,13 @@ def groups(explained: Json, parts: Sequence[str] = ("ttft", "rest")) -> list[Gro
     """The causes of an answer's `explained` by their group, the one with the most beyond typical in `parts` first."""
     told = []
     for name in dict.fromkeys(cause["group"] for cause in explained["causes"]):
-        own = [cause for cause in explained["causes"] if cause["group"] == name]
-        asked = [cause for cause in own if cause["of"] in parts]
+        of_group = [cause for cause in explained["causes"] if cause["group"] == name]
+        asked = [cause for cause in of_group if cause["of"] in parts]
         known = [cause["excess_s"] for cause in asked if cause["excess_s"] is not None]
-        ttft, rest = (sum(one["time_s"] for one in own if one["of"] == of) for of in ("ttft", "rest"))
+        ttft, rest = (sum(one["time_s"] for one in of_group if one["of"] == of) for of in ("ttft", "rest"))
         culprits = [culprit for cause in asked for culprit in cause["culprits"]]
         culprits.sort(key=lambda one: -one["time_s"])
-        told.append(Group(name, own[0]["colour"], ttft, rest, sum(known) if known else None, culprits))
+        told.append(Group(name, of_group[0]["colour"], ttft, rest, sum(known) if known else None, culprits))
     return sorted(told, key=lambda one: -(one.of(parts) if one.excess_s is None else one.excess_s))
 
 
@@ -115,6 +115,6 @@ def typical(request: Json, explained: Json | None) -> str:
         return ""
     rest, tokens = explained["typical_rest_s"], request["output_tokens"]
     later = "" if rest is None or not tokens or tokens < 2 else f", TPOT {duration(rest / (tokens - 1))}"
-    own = f"this one {duration(request['ttft_s'])}, TPOT {tpot(request)}"
+    this_one = f"this one {duration(request['ttft_s'])}, TPOT {tpot(request)}"
     usual = f"TTFT {duration(explained['typical_ttft_s'])}{later}"
-    return f"Typical of its model and class in the hour before: {usual} ({own})."
+    return f"Typical of its model and class in the hour before: {usual} ({this_one})."

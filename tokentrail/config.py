@@ -159,8 +159,8 @@ class _Env:
 
 def resource_of(service_name: str | None, variant: str, given: Mapping[str, str | int] | None) -> Resource:
     """OpenTelemetry's resource (OTEL_RESOURCE_ATTRIBUTES, detectors) with the attributes that the code gives."""
-    own: dict[str, str | int] = {semconv.VARIANT: variant} if variant else {}
-    resource = _detected({**own, **(given or {})})
+    variant_attribute: dict[str, str | int] = {semconv.VARIANT: variant} if variant else {}
+    resource = _detected({**variant_attribute, **(given or {})})
     if service_name and str(resource.attributes.get(semconv.SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN):
         resource = resource.merge(Resource({semconv.SERVICE_NAME: service_name}))
     return resource

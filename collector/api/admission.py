@@ -140,8 +140,8 @@ class Admission:
     def _is_full(self, tenant: str) -> bool:
         """Tell whether no more may wait. Half of the places are the most that one tenant has."""
         slots, places = self._limits.concurrency, self._limits.waiting
-        own = slots + ((places + 1) // 2 if tenant else places)
-        return self._under_way.total() >= slots + places or self._under_way[tenant] >= own
+        most = slots + ((places + 1) // 2 if tenant else places)
+        return self._under_way.total() >= slots + places or self._under_way[tenant] >= most
 
     async def _in_turn(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
         """Wait for a slot and answer, unless the client leaves before."""

@@ -127,8 +127,8 @@ def create_app(
         verdict,
     )
     routers = [*(part.router(context) for part in parts), samples.router(context, status), overview.router(context)]
-    own = (storage.router(usage, retention, status), collector.router(status), backup.router(backups))
-    for router in (*routers, *own):
+    of_collector = (storage.router(usage, retention, status), collector.router(status), backup.router(backups))
+    for router in (*routers, *of_collector):
         app.include_router(router, prefix="/api/v1", responses=errors, dependencies=[Depends(given_once)])
 
     @app.get("/healthz", tags=["process"], openapi_extra=problems.NO_KEY)

@@ -48,7 +48,7 @@ class CheckQuery(WindowQuery):
     def against(self) -> WindowQuery | None:
         """The other side; None without one."""
         times = self.own_times("against")
-        return self.of_side("against", *times) if self.own("against") or any(times) else None
+        return self.of_side("against", *times) if self.own_filters("against") or any(times) else None
 
 
 def _read(reader: Reader, slo: Slo, query: WindowQuery, *, with_rows: bool) -> Checked:

@@ -61,11 +61,11 @@ class CompareQuery(WindowQuery):
         """The requests of side `a` or `b`."""
         start, end = self.times(reader.now_ns, side)
         query = self.of_side(side, start, end)
-        window, own = query.window(reader), self.own(side)
+        window, filters = query.window(reader), self.own_filters(side)
         if instances := getattr(self, f"{side}_instance"):
-            own["instance"] = instances
+            filters["instance"] = instances
             window = replace(window, filter=all_of(window.filter, selected({"instance": instances}, side)))
-        words = [value for values in own.values() for value in values]
+        words = [value for values in filters.values() for value in values]
         if start or end:
             words.append(f"{rfc3339(window.start_ns)} to {rfc3339(window.end_ns)}")
         return read_side(reader, ", ".join(words) or side.upper(), window, query.vantage)
@@ -84,7 +84,7 @@ def router(ctx: Context) -> APIRouter:
         """Compare B with A: percentiles like for like, attainment and rates, with 95 % intervals and a verdict."""
         reader = ctx.reader()
         processes = query.a_instance or query.b_instance
-        if not processes and not any(query.own(side) or any(query.times(reader.now_ns, side)) for side in "ab"):
+        if not processes and not any(query.own_filters(side) or any(query.times(reader.now_ns, side)) for side in "ab"):
             raise bad_parameter("a.variant", "say how the sides differ, as in a.variant=old&b.variant=new or at=-1h")
         a, b = (query.side(reader, side) for side in "ab")
         return compare(a, b, query.relevant)

@@ -61,7 +61,7 @@ class DifferencesQuery(LatencyQuery):
         }
         parts = [Fragment(sql, {name: value}) for name, (sql, value) in bounds.items() if value is not None]
         parts += self.between()
-        given = self.own("select")
+        given = self.own_filters("select")
         return [*parts, selected(given, "select")] if given else parts
 
 

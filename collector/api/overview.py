@@ -77,7 +77,7 @@ def router(ctx: Context) -> APIRouter:
             incidents=_part(incidents, reader, window),
             summary=_part(summary, reader, window, query.vantage),
             timeseries={
-                metric: _part(timeseries, reader, window, query.vantage, metric, step, slo, together=_LATENCIES)
+                metric: _part(timeseries, reader, window, query.vantage, metric, step, slo, latencies=_LATENCIES)
                 for metric in (*_OF_REQUESTS, *(_OF_PROCESSES if everyone else ()))
             },
             kv=_part(kv, reader, window) if everyone else None,

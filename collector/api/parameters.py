@@ -143,7 +143,7 @@ class WindowQuery(TimesQuery):
         labels = getattr(self, f"{prefix}label", {})
         return columns | {f"{LABEL}{name}": values for name, values in labels.items()}
 
-    def own(self, side: str) -> dict[str, list[str]]:
+    def own_filters(self, side: str) -> dict[str, list[str]]:
         """The filters that one side has alone, of a query with fields such as `a_model`."""
         return self._given(f"{side}_")
 
@@ -154,13 +154,13 @@ class WindowQuery(TimesQuery):
     def of_side(self, side: str, start: Moment | None, end: Moment | None) -> WindowQuery:
         """The query of one side: its own filters and times, and the common ones in place of those that it lacks."""
         times = {"start": start or self.start, "end": end or self.end}
-        without = {f"not.{key}": values for key, values in self.own("not").items()}
-        return WindowQuery.model_validate({**self._given(), **without, **self.own(side), **times})
+        without = {f"not.{key}": values for key, values in self.own_filters("not").items()}
+        return WindowQuery.model_validate({**self._given(), **without, **self.own_filters(side), **times})
 
     def window(self, reader: Reader) -> Window:
         """The window of an answer. Raises Problem unless it starts before it ends."""
         bounds = self.bounds(reader.now_ns)
-        asked, refused = selected(self._given(), "filter"), self.own("not").items()
+        asked, refused = selected(self._given(), "filter"), self.own_filters("not").items()
         without = [negated(selected({key: values}, f"not_{i}")) for i, (key, values) in enumerate(refused)]
         return Window(bounds["start_ns"], bounds["end_ns"], all_of(reader.tenant_filter, asked, *without))
 

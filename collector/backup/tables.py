@@ -35,11 +35,11 @@ def check_tables(manifest: Manifest) -> None:
     """Raise `BackupError` for a table that this version does not have, and for a word in a table's statement that none
     of ours has, such as a column, a function or a setting: `restore` would lose it without a sign.
     """
-    own = own_tables()
-    known = _words(*own.values()) | _PRINTED
+    statements = own_tables()
+    known = _words(*statements.values()) | _PRINTED
     known |= _words(*(statement for migration in read_migrations() for statement in migration.statements))
     for name, table in manifest.tables.items():
-        if name not in own:
+        if name not in statements:
             msg = f"the backup has the table {name}, and this version of tokentrail has no such table"
             raise BackupError(msg)
         if foreign := _words(table.create) - known:
@@ -56,10 +56,10 @@ def make_tables(store: Store, manifest: Manifest) -> dict[str, dict[str, str]]:
     They get this version's columns, also when the archive is older, and those of the archive that are dropped since:
     the migrations that it lacks run at the next start of a collector, and do nothing to what is there already.
     """
-    own = own_tables()
+    statements = own_tables()
     columns: dict[str, dict[str, str]] = {}
     for name, table in manifest.tables.items():
-        store.client().command(own[name])
+        store.client().command(statements[name])
         for dropped, kind in _DROPPED.get(name, {}).items():
             if dropped in _words(table.create):
                 store.client().command(f"ALTER TABLE {name} ADD COLUMN {dropped} {kind}")

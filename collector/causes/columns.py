@@ -170,13 +170,13 @@ def _requests(table: Columns, start: Ints, end: Ints) -> Requests:
 def _phases(table: Columns, start: Ints, keys: NDArray[np.uint64], requests: Requests) -> Phases:
     """The phases of these requests, each within its request, in order of start."""
     order = np.argsort(keys, kind="stable")
-    own = _ints(table, "key", np.uint64)
-    row = np.zeros(len(own), np.int64)
+    wanted = _ints(table, "key", np.uint64)
+    row = np.zeros(len(wanted), np.int64)
     if len(keys):
-        row = order[np.minimum(np.searchsorted(keys, own, sorter=order), len(keys) - 1)]
+        row = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
     begin = start.astype(float)
     stop = begin + numbers(table, "duration_ns", len(start), unknown=0.0)
-    known = np.flatnonzero(keys[row] == own) if len(keys) else np.zeros(0, np.int64)
+    known = np.flatnonzero(keys[row] == wanted) if len(keys) else np.zeros(0, np.int64)
     begin, stop, row = begin[known], stop[known], row[known]
     begin, stop = np.maximum(begin, requests.start[row]), np.minimum(stop, requests.end[row])
     kept = np.flatnonzero(stop > begin)

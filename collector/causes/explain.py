@@ -42,7 +42,7 @@ class Explained:
     level: NDArray[np.str_]
     """One of LEVELS."""
     model: StepModel | None
-    """By which the steps were judged: the reference, or the fit of these steps where there is none (`model.own`).
+    """By which the steps were judged: the reference, or the fit of these steps where there is none.
     None: no step was judged, because there are too few or no law holds for them."""
     estimate: Estimate | None
     """How well a law over requests tells their decoding; None unless some have the level `estimated`."""

@@ -39,8 +39,8 @@ class Judged:
         by_tokens = chunks.tokens / np.maximum(features[:, FEATURES.index("prompt_tokens")], 1e-9)
         by_all = features[:, shared] @ law[shared]
         whole = by_all + features[:, [prompts, attention]] @ law[[prompts, attention]]
-        own = by_all * by_tokens + law[prompts] + law[attention] * chunks.attention
-        return np.where(whole > 0, own / np.where(whole > 0, whole, 1.0), by_tokens)
+        of_chunk = by_all * by_tokens + law[prompts] + law[attention] * chunks.attention
+        return np.where(whole > 0, of_chunk / np.where(whole > 0, whole, 1.0), by_tokens)
 
 
 def judged(recorded: Traffic, reference: StepModel | None) -> Judged:

@@ -37,7 +37,7 @@ def learn(
     recorded = traffic(requests, phases, steps, kv_events or {})
     lined = line_up(recorded)
     model = updated(recorded, lined, work(recorded, lined), former) if len(lined) else former
-    return model and replace(model, own=False)
+    return model and replace(model, by_itself=False)
 
 
 def updated(recorded: Traffic, steps: Steps, done: Work, former: StepModel | None) -> StepModel | None:
@@ -84,7 +84,7 @@ def _fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps, ga
         cells=cells,
         cell_steps=counts,
         gap_ns=gap_ns,
-        own=True,
+        by_itself=True,
     )
     law, _ = law_of(model, features)
     sigma = scatter(duration / law)
@@ -108,11 +108,11 @@ def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, e
     cells, counts = _cells(features, duration / np.maximum(features @ coefficients, 1.0))
     before, now = _KEPT * former.n, len(duration)
     share = now / (before + now)
-    own = {cell: _KEPT * count for cell, count in former.cell_steps.items()}
+    kept_steps = {cell: _KEPT * count for cell, count in former.cell_steps.items()}
     merged = {
-        cell: (own.get(cell, 0) * former.cells.get(cell, 1.0) + counts.get(cell, 0) * cells.get(cell, 1.0))
-        / (own.get(cell, 0) + counts.get(cell, 0))
-        for cell in own.keys() | counts.keys()
+        cell: (kept_steps.get(cell, 0) * former.cells.get(cell, 1.0) + counts.get(cell, 0) * cells.get(cell, 1.0))
+        / (kept_steps.get(cell, 0) + counts.get(cell, 0))
+        for cell in kept_steps.keys() | counts.keys()
     }
     most = features.max(0, initial=0.0)
     return replace(
@@ -125,12 +125,12 @@ def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, e
         xtx=tuple(both[0].tolist()),
         xty=tuple(both[1].tolist()),
         cells=merged,
-        cell_steps={cell: own.get(cell, 0) + counts.get(cell, 0) for cell in merged},
+        cell_steps={cell: kept_steps.get(cell, 0) + counts.get(cell, 0) for cell in merged},
         most_prompt_tokens=max(former.most_prompt_tokens, float(most[FEATURES.index("prompt_tokens")])),
         most_sequences=max(former.most_sequences, float(most[FEATURES.index("sequences")])),
         gap_ns=(1 - share) * former.gap_ns + share * gap_ns,
         refused=0,
-        own=False,
+        by_itself=False,
     )
 
 

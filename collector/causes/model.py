@@ -61,7 +61,7 @@ class StepModel:
     """The longest ordinary gap between two steps of a busy engine: the 99th percentile."""
     refused: int = 0
     """Windows in a row from which nothing was learned because most of their steps differ from the law."""
-    own: bool = False
+    by_itself: bool = False
     """It was made of the very steps that it judges."""
 
     @property
@@ -78,13 +78,13 @@ class StepModel:
 
     def row(self) -> dict[str, Any]:
         """Columns of a row of `step_models`: lists of float64, maps, numbers. `own` models are not stored."""
-        numbers = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "own"}
+        numbers = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "by_itself"}
         return numbers | {name: list(numbers[name]) for name in ("coefficients", "xtx", "xty")}
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> StepModel:
         """The model of a row with the columns of `row`; others are ignored."""
-        numbers = {one.name: row[one.name] for one in fields(cls) if one.name != "own"}
+        numbers = {one.name: row[one.name] for one in fields(cls) if one.name != "by_itself"}
         numbers |= {name: tuple(map(float, row[name])) for name in ("coefficients", "xtx", "xty")}
         for name in ("cells", "cell_steps"):
             numbers[name] = {int(cell): float(value) for cell, value in dict(row[name]).items()}

@@ -52,7 +52,7 @@ def split(recorded: Traffic, steps: Steps, done: Work, model: StepModel | None) 
     law, work = law_of(model, features)
     unsure = _unsure(model, features)
     # Steps that are judged by themselves have no earlier ones, compared with which the device could be slow.
-    speed = np.ones(len(law)) if model.own else lasting(np.maximum(duration - unsure, 0.0) / law, model.sigma)
+    speed = np.ones(len(law)) if model.by_itself else lasting(np.maximum(duration - unsure, 0.0) / law, model.sigma)
     usual = law * speed
     over = duration > usual * (1 + OUTLIER * model.sigma)
     beyond = np.where(over, duration - usual, 0.0)

@@ -51,15 +51,15 @@ class References:
 
     def of(self, process: int, service: str, variant: str) -> Stored | None:
         """The model that judges a process. Another variant has another law."""
-        own = self._of_process.get(process)
-        if own and own[0] == variant:
-            return own[1]
+        newest = self._of_process.get(process)
+        if newest and newest[0] == variant:
+            return newest[1]
         return self._of_service.get((service, variant))
 
     def former(self, process: int, variant: str) -> StepModel | None:
         """The process's own newest model, from which its next one goes on."""
-        own = self._of_process.get(process)
-        return own[1].model if own and own[0] == variant else None
+        newest = self._of_process.get(process)
+        return newest[1].model if newest and newest[0] == variant else None
 
 
 class Learner:

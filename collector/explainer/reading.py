@@ -139,12 +139,12 @@ def _read(store: Asked, batch: Sequence[Process]) -> Iterator[tuple[Process, Hap
     scheduling = {process: _scheduling(*numbers) for process, *numbers in told}
     phases = np.sort(rows("phases", _PHASE_ROWS), order="key")
     for process in batch:
-        own = requests.of(process.key)
+        of_process = requests.of(process.key)
         yield (
             process,
             Happened(
-                _columns(own),
-                _named(phases[_places(phases["key"], own["key"])]),
+                _columns(of_process),
+                _named(phases[_places(phases["key"], of_process["key"])]),
                 _columns(steps.of(process.key)),
                 _columns(copies.of(process.key)),
                 limits.get(process.key, Limits()),

@@ -213,21 +213,21 @@ class Explainer(ThreadStage):
                 self._failed(f"{process.service} {process.instance}", error)
 
     def _explain_process(
-        self, parts: Parts, wanted: Wanted, rows: NDArray[np.int64], found: Happened, stored: Stored | None
+        self, parts: Parts, wanted: Wanted, rows: NDArray[np.int64], recorded: Happened, stored: Stored | None
     ) -> None:
-        keys = np.asarray(found.requests["key"])
-        own = np.array([wanted["key"][row] for row in rows], np.uint64)
+        keys = np.asarray(recorded.requests["key"])
+        asked = np.array([wanted["key"][row] for row in rows], np.uint64)
         order = np.argsort(keys, kind="stable")
-        place = order[np.minimum(np.searchsorted(keys, own, sorter=order), len(keys) - 1)] if len(keys) else order
-        there = keys[place] == own if len(keys) else np.zeros(len(own), np.bool_)
+        place = order[np.minimum(np.searchsorted(keys, asked, sorter=order), len(keys) - 1)] if len(keys) else order
+        there = keys[place] == asked if len(keys) else np.zeros(len(asked), np.bool_)
         place, rows = place[there], rows[there]
-        requests: Columns = {**found.requests, "wanted": np.isin(np.arange(len(keys)), place)}
+        requests: Columns = {**recorded.requests, "wanted": np.isin(np.arange(len(keys)), place)}
         explained = explain_process(
             requests,
-            found.phases,
-            found.steps,
-            kv_events=found.copies,
-            limits=found.limits,
+            recorded.phases,
+            recorded.steps,
+            kv_events=recorded.copies,
+            limits=recorded.limits,
             reference=stored.model if stored else None,
         )
         parts.put(rows, explained, place, stored.at_s if stored else 0)
@@ -261,15 +261,15 @@ def _processes(wanted: Wanted, some: NDArray[np.int64]) -> tuple[list[Process], 
     order = some[np.argsort(key[some], kind="stable")]
     begins = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1])[: len(order)])
     processes, rows = [], {}
-    for own in np.split(order, begins[1:]):
-        first = int(own[0])
+    for of_process in np.split(order, begins[1:]):
+        first = int(of_process[0])
         process = Process(
             int(key[first]),
             wanted["service"][first],
             wanted["instance"][first],
-            int(start[own].min()),
-            int(end[own].max()),
+            int(start[of_process].min()),
+            int(end[of_process].max()),
         )
         processes.append(process)
-        rows[process.key] = own
+        rows[process.key] = of_process
     return processes, rows

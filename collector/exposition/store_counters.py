@@ -151,8 +151,8 @@ class StoreCounters:
             with self._lock:
                 segments = [self._pending[i] for i in range(min(MOST_AT_ONCE, len(self._pending)))]
             self._agree(segments=segments)
-            own = self._own(segments)
-            read = self._read(own) if own else None
+            to_count = self._own(segments)
+            read = self._read(to_count) if to_count else None
             with self._lock:
                 for _ in segments:
                     self._counted.append(self._pending.popleft())

@@ -98,8 +98,8 @@ def _places(
         for burn in burns
     ]
     moments = sorted({*(ns for pair in lasted for ns in pair), first_ns, window.end_ns}, reverse=True)
-    own = [_within(cause, i) for i, cause in enumerate(causes)]
-    counts = Fragment(f"[{', '.join(['sum(weight)', *(f'sumIf(weight, {one.sql})' for one in own)])}]", merged(own))
+    parts = [_within(cause, i) for i, cause in enumerate(causes)]
+    counts = Fragment(f"[{', '.join(['sum(weight)', *(f'sumIf(weight, {one.sql})' for one in parts)])}]", merged(parts))
     cells = Cells(of_burns, tenants=[burn.tenant for burn in burns])
     ended = read_ended(reader.queries, window.filter, cells, slices(moments), others=counts)
     table = np.array(ended.others, np.float64).reshape(-1, 1 + len(causes))
@@ -158,10 +158,10 @@ def _not_ended(in_flight: InFlight, slo: Slo, tenant: str | None, causes: Sequen
         bad = bad & in_flight.having("tenant", tenant)
     counts = [bad.sum()]
     for cause in causes:
-        own = bad if cause.until_ns is None else bad & (in_flight.began_ns < cause.until_ns)
+        of_cause = bad if cause.until_ns is None else bad & (in_flight.began_ns < cause.until_ns)
         for name, value in _values(cause).items():
-            own = own & in_flight.having(name, value)
-        counts.append(own.sum())
+            of_cause = of_cause & in_flight.having(name, value)
+        counts.append(of_cause.sum())
     return np.array(counts, np.float64)
 
 

@@ -131,9 +131,9 @@ class History:
             for counts, flags in ((judged, outcomes.good | outcomes.bad), (bad, outcomes.bad)):
                 n = rows["n"] * flags[cell]
                 counts.append(np.bincount(at, n, len(minutes)).astype(np.float64))
-                if own := self._tenants[slo.name]:
+                if tenants := self._tenants[slo.name]:
                     by_tenant = np.bincount(rows["tenant"].astype(int) * len(minutes) + at, n, width * len(minutes))
-                    counts += [by_tenant.reshape(width, -1)[1 + self._names.index(name)] for name in own]
+                    counts += [by_tenant.reshape(width, -1)[1 + self._names.index(name)] for name in tenants]
         return {"minute": minutes, "judged": np.array(judged), "bad": np.array(bad)}
 
     def _lost(self) -> Arrays:
@@ -215,9 +215,9 @@ def _times(reader: Reader, window: Window, burns: Sequence[Burned]) -> list[Ende
         first_ns, last_ns = _NEVER_NS, 0
         for one in read:
             last = window.end_ns if burn.last is None else burn.last
-            own = (one["minute"] >= burn.first) & (one["minute"] <= last)
-            first_ns = min(first_ns, int(one["first_ns"][place][own].astype(np.int64).min(initial=_NEVER_NS)))
-            last_ns = max(last_ns, int(one["last_ns"][place][own].astype(np.int64).max(initial=0)))
+            during = (one["minute"] >= burn.first) & (one["minute"] <= last)
+            first_ns = min(first_ns, int(one["first_ns"][place][during].astype(np.int64).min(initial=_NEVER_NS)))
+            last_ns = max(last_ns, int(one["last_ns"][place][during].astype(np.int64).max(initial=0)))
         end_ns = window.end_ns if burn.last is None else min(last_ns + 1, window.end_ns)
         is_any = first_ns < min(end_ns, _NEVER_NS)
         times.append(EndedOfBurn(first_ns, end_ns) if is_any else EndedOfBurn())

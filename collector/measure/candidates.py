@@ -63,11 +63,11 @@ class Met:
 def told(
     rows: Sequence[Mapping[str, Any]],
     edges: Mapping[str, Sequence[float]],
-    together: Callable[[Sequence[Candidate]], Met],
+    count_met: Callable[[Sequence[Candidate]], Met],
 ) -> tuple[list[Difference], Sides, int]:
     """The differences, all requests, and how many values and pairs were tried.
 
-    `rows`: by `name` and `value`, of numbers the class, the `selected` requests and the `others`. `together`: counts
+    `rows`: by `name` and `value`, of numbers the class, the `selected` requests and the `others`. `count_met`: counts
     the requests by which of some candidates they meet.
     """
     everything = _sides([row for row in rows if row["name"] == "model"])
@@ -76,7 +76,7 @@ def told(
     tried = len(every) + len(best) * (len(best) - 1) // 2
     if not best:
         return [], everything, tried
-    met = together(best)
+    met = count_met(best)
     counts = {"selected": met.selected, "others": met.others}
     return chosen(met.table, counts, [one.condition for one in best], tried), everything, tried
 
@@ -115,8 +115,8 @@ def _best(every: Sequence[Candidate], everything: Sides) -> list[Candidate]:
     z = everything.z(*(np.array([getattr(one, name) for one in every]) for name in ("selected", "others")))
     for i, one in enumerate(every):
         if one.among != everything:  # what is not known is never blamed: it must differ among those that are, too
-            own = float(one.among.z(np.array([one.selected]), np.array([one.others]))[0])
-            z[i] = min(z[i], own) if is_significant(own, len(every)) else 0.0
+            z_known = float(one.among.z(np.array([one.selected]), np.array([one.others]))[0])
+            z[i] = min(z[i], z_known) if is_significant(z_known, len(every)) else 0.0
     taken: list[Candidate] = []
     for place in np.argsort(-z, kind="stable"):
         one = every[int(place)]

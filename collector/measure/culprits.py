@@ -191,8 +191,8 @@ def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], l
         return {}
     reference = References(reader.queries, [row["service"]], row["ended_ns"] // SECOND_NS)
     judge = reference.of(row["process_key"], row["service"], row["variant"])
-    own = Process(row["process_key"], row["service"], row["instance"], row["began_ns"], row["ended_ns"])
-    [(_, there)] = happened(reader.queries, [own if judge else with_more(own, 1)])
+    process = Process(row["process_key"], row["service"], row["instance"], row["began_ns"], row["ended_ns"])
+    [(_, there)] = happened(reader.queries, [process if judge else with_more(process, 1)])
     keys, ends = (np.asarray(there.requests[name]).tolist() for name in ("key", "end"))
     if row["request_key"] not in keys:
         return {}
@@ -272,7 +272,7 @@ def _beneficiaries(reader: Reader, window: Window, us: Mapping[str, float], whol
     fragments = {"filter": reader.tenant_filter}
     rows = reader.queries.rows("explain_traces", fragments, **window.bounds, trace_ids=asked)
     spans = {row["trace_id_hex"]: row["span_id_hex"] for row in rows}
-    own = [one for one in top if one[0] in spans or not reader.tenant]
+    visible = [one for one in top if one[0] in spans or not reader.tenant]
     beneficiaries = [
         Culprit(
             by="request",
@@ -282,7 +282,7 @@ def _beneficiaries(reader: Reader, window: Window, us: Mapping[str, float], whol
             time_s=n / 1e6,
             share=n / whole,
         )
-        for trace_id, n in own[:_MOST]
+        for trace_id, n in visible[:_MOST]
     ]
     if others := sum(n for trace_id, n in top if trace_id not in spans) if reader.tenant else 0:
         beneficiaries.append(Culprit(by="tenant", name=ANOTHER_TENANT, time_s=others / 1e6, share=others / whole))

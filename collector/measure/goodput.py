@@ -81,10 +81,10 @@ def goodput(
     )
     if group_by is not None:
         groups = groups_of(reader, counted.window, *group_by)
-        own = [replace(window, filter=all_of(counted.window.filter, one.has)) for one in groups.groups]
+        windows = [replace(window, filter=all_of(counted.window.filter, one.has)) for one in groups.groups]
         answer.groups = [
             JudgedGroup(**one.names, **_judged(count(reader, of, vantage, [Promise.to_all(thresholds)])))
-            for one, of in zip(groups.groups, own, strict=True)
+            for one, of in zip(groups.groups, windows, strict=True)
         ]
         answer.groups_total = groups.total
     if with_surface:

@@ -57,9 +57,9 @@ class Hit:
 
 def hit(reader: Reader, window: Window, vantage: Sequence[str], slo: Slo, burn: Incident, tenant: str | None) -> Hit:
     """The sentences about the requests that are bad for an SLO, or for one tenant of it, since its burn began."""
-    own = () if tenant is None else (selected({"tenant": [tenant]}, "burn"),)
+    of_tenant = () if tenant is None else (selected({"tenant": [tenant]}, "burn"),)
     start_ns = max(parse_moment(burn.start).ns, window.end_ns - MOST_BACK_NS)
-    recent = Window(start_ns, window.end_ns, all_of(window.filter, *own))
+    recent = Window(start_ns, window.end_ns, all_of(window.filter, *of_tenant))
     top = burn.top_cause
     asked = ("hit", slo.hash, burn.start, top and top.cause, repr(recent.filter), repr(vantage))
     minutes = {("hit", "minute"): (window.end_ns // _MINUTE_NS, reader.now_ns // _MINUTE_NS)}

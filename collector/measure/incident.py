@@ -79,8 +79,8 @@ def incident(cause: Cause, *, start_ns: int, end_ns: int | None, **fields: Any) 
         "top_cause": None,
     }
     end = None if end_ns is None else rfc3339(end_ns)
-    own = {"cause": cause, "start": rfc3339(start_ns), "end": end, "runbook_url": condition.runbook_url}
-    return Incident(**{"firing": end_ns is None, **defaults, **fields, **own})
+    always = {"cause": cause, "start": rfc3339(start_ns), "end": end, "runbook_url": condition.runbook_url}
+    return Incident(**{"firing": end_ns is None, **defaults, **fields, **always})
 
 
 def request_list(window: Window, total: int, **parameters: str) -> list[RequestList]:

@@ -41,7 +41,7 @@ _TOLD: Final = {"ttft", "tpot", "e2e"}
 class _Served:
     """A process that can be replayed, with its requests among those that are asked about."""
 
-    found: Happened
+    recorded: Happened
     scheduling: Scheduling
     reference: StepModel | None
     place: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -50,7 +50,7 @@ class _Served:
 
     @property
     def requests(self) -> Columns:
-        return {**self.found.requests, "wanted": self.wanted}
+        return {**self.recorded.requests, "wanted": self.wanted}
 
 
 @dataclass
@@ -122,13 +122,13 @@ class Replays:
                 return None
             outcome = replay(
                 one.requests,
-                one.found.phases,
-                one.found.steps,
+                one.recorded.phases,
+                one.recorded.steps,
                 scheduling=one.scheduling,
-                kv_events=one.found.copies,
+                kv_events=one.recorded.copies,
                 reference=one.reference,
                 without=causes,
-                left_out=np.isin(_marks(one.found.requests), gone),
+                left_out=np.isin(_marks(one.recorded.requests), gone),
             )
             if outcome is None:
                 continue
@@ -207,11 +207,11 @@ def read_replays(reader: Reader, population: Window, promise: Promise) -> Replay
 def read_of_culprit(reader: Reader, replays: Replays, culprit: Culprit) -> Array:
     """The requests of a tenant, or the one of a culprit, that came with those that are replayed."""
     if culprit.by == "tenant":
-        own = Fragment("tenant = {culprit_tenant:String}", {"culprit_tenant": culprit.name})
+        of_culprit = Fragment("tenant = {culprit_tenant:String}", {"culprit_tenant": culprit.name})
     else:
-        own = of_ids(culprit.trace_id or "", culprit.span_id)
-    window = replays.window
-    before = replace(window, start_ns=max(0, window.start_ns - _BEFORE_NS), filter=all_of(reader.tenant_filter, own))
+        of_culprit = of_ids(culprit.trace_id or "", culprit.span_id)
+    start_ns = max(0, replays.window.start_ns - _BEFORE_NS)
+    before = replace(replays.window, start_ns=start_ns, filter=all_of(reader.tenant_filter, of_culprit))
     return read_chosen(reader, before, [replays.promise], 1)
 
 

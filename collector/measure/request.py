@@ -201,8 +201,8 @@ def _token(token: Mapping[str, Any], phase: str | None) -> TokenOut:
 
 
 def _step(step: Mapping[str, Any], interferes: bool) -> StepOut:
-    own = {"device_s": seconds(step["device_ns"]), "interferes": interferes}
-    return StepOut.model_validate({**step, **own, **_utilisation(step), **_times(step)})
+    more = {"device_s": seconds(step["device_ns"]), "interferes": interferes}
+    return StepOut.model_validate({**step, **more, **_utilisation(step), **_times(step)})
 
 
 def _utilisation(step: Mapping[str, Any]) -> dict[str, float | None]:

@@ -59,10 +59,10 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
     until_ns = row["ended_ns"] + _BEHIND_NS
     window = Window(max(0, until_ns - HOUR_NS), until_ns, all_of(reader.tenant_filter, *like_it))
     itself = explained.of_ids(row["trace_id_hex"], row["span_id_hex"])
-    own = Window(row["ended_ns"], row["ended_ns"] + 1, all_of(window.filter, itself))
+    ended = Window(row["ended_ns"], row["ended_ns"] + 1, all_of(window.filter, itself))
     cells, every = Cells(reader.slos), explained.one_in_judged(reader, window)
-    known = explained.read_explained(reader, window, own, cells, every, 1)
-    rows, pool = Rows.of(explained.read_chosen(reader, own, [], 1), known, 1), known.one_in(every)
+    known = explained.read_explained(reader, window, ended, cells, every, 1)
+    rows, pool = Rows.of(explained.read_chosen(reader, ended, [], 1), known, 1), known.one_in(every)
     if not rows.n:
         return RequestCauses(level=None, causes=[], typical_ttft_s=None, typical_rest_s=None)
     if cells.judged(rows.rows["cell"]).of_all_slos().bad.any():
@@ -88,7 +88,7 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
                 of=of,
                 time_s=int(times_ns[i]) / SECOND_NS,
                 excess_s=None if typical is None else float(beyond.excess[i, 0]) / 1e6,
-                culprits=of_kv(reader, own, rows, beyond, name) if name in _OF_KV else of_prompts.get((name, of), []),
+                culprits=of_kv(reader, ended, rows, beyond, name) if name in _OF_KV else of_prompts.get((name, of), []),
             )
             for i, name in enumerate(PARTS)
             if times_ns[i]

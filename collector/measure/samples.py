@@ -51,17 +51,17 @@ def sampled(reader: Reader, window: Window, names: Sequence[str] = ()) -> list[S
 
 
 def growth(
-    reader: Reader, window: Window, names: Sequence[str], step_ns: int | None = None, own: Fragment = TRUE
+    reader: Reader, window: Window, names: Sequence[str], step_ns: int | None = None, processes: Fragment = TRUE
 ) -> list[dict[str, Any]]:
     """How much totals grew, by process, name and bucket; without a step the window is one bucket.
 
-    `own` selects processes by their columns.
+    `processes` selects them by their columns.
     """
     return _ask(
         reader,
         "sample_increases",
         window,
-        own,
+        processes,
         before_ns=LOOK_BACK_NS,
         names=names,
         step_ns=step_ns or 2**62,
@@ -75,17 +75,17 @@ def preemptions(reader: Reader, window: Window) -> dict[Process, int]:
 
 
 def gauges(
-    reader: Reader, window: Window, step_ns: int, also: Collection[int], own: Fragment = TRUE
+    reader: Reader, window: Window, step_ns: int, also: Collection[int], processes: Fragment = TRUE
 ) -> list[dict[str, Any]]:
     """KV-cache use, batch and queue over all processes, by bucket, where one was sampled; and in the buckets `also`.
 
-    `own` selects processes by their columns.
+    `processes` selects them by their columns.
     """
-    rows = _ask(reader, "timeseries_samples", window, own, before_ns=_CARRIED_NS, step_ns=step_ns)
+    rows = _ask(reader, "timeseries_samples", window, processes, before_ns=_CARRIED_NS, step_ns=step_ns)
     return [row for row in rows if row.pop("sampled") or row["bucket_ns"] in also]
 
 
-def together(of_spans: Iterable[Mapping[str, Any]], of_samples: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def merged(of_spans: Iterable[Mapping[str, Any]], of_samples: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Put the buckets of different processes together: the highest KV-cache use, and the sum of all else."""
     buckets: dict[int, dict[str, Any]] = defaultdict(dict)
     for row in (*of_spans, *of_samples):
@@ -121,8 +121,8 @@ def outages(reader: Reader, window: Window, limit: int) -> list[Stretch]:
     return _stretches(reader, "sample_outages", window, serves(window), limit=limit)
 
 
-def _ask(reader: Reader, query: str, window: Window, own: Fragment, **fields: Any) -> list[dict[str, Any]]:
-    services = all_of(_instead_of_spans(window), own)
+def _ask(reader: Reader, query: str, window: Window, processes: Fragment, **fields: Any) -> list[dict[str, Any]]:
+    services = all_of(_instead_of_spans(window), processes)
     return reader.queries.rows(query, {"service_filter": services}, **window.bounds, **fields)
 
 

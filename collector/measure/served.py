@@ -76,8 +76,8 @@ def _known(value: float) -> float | None:
 def advice(cause: str, engines: Sequence[str]) -> str:
     """What makes a cause less with these engines: in general, and each one's own switch."""
     known = load_causes()[cause].advice
-    own = [f"{engine}: {known[engine]}" for engine in engines if engine in known and engine != "any"]
-    return " ".join(filter(None, (known.get("any", ""), *own)))
+    switches = [f"{engine}: {known[engine]}" for engine in engines if engine in known and engine != "any"]
+    return " ".join(filter(None, (known.get("any", ""), *switches)))
 
 
 def compared(culprits: Iterable[Culprit], served: Collection[Served]) -> str:

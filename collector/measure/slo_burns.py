@@ -150,11 +150,11 @@ def _lasting_and_over(
         keys = [key for key in history.keys if key[0] == slo.name]
         of_all: list[_Burning | _Over] = [one for one in lasting if one.key == keys[0]]
         for key in keys[1:] if len(keys) == 2 else keys:  # the only tenant's requests are all there are
-            own = [one for one in lasting if one.key == key]
+            of_key = [one for one in lasting if one.key == key]
             past = [
                 one
                 for one in _past(history, window, slo, key[1], rules[slo.name], burns_now=key in burns_now)
-                if not any(_covers(other, one) for other in (*own, *(of_all if key[1] is not None else ())))
+                if not any(_covers(other, one) for other in (*of_key, *(of_all if key[1] is not None else ())))
             ]
             over += past
             of_all += past if key[1] is None else []

@@ -137,13 +137,13 @@ def _slo_out(
     slo: Slo, rules: Sequence[BurnRule], counted: SloCounts, arrived: SloCounts, ended_last_day: Number
 ) -> SloOut:
     last_day = counted.windows[DAY_NS][0]
-    own = _numbers(slo, rules, counted.windows, arrived.windows)
+    numbers = _numbers(slo, rules, counted.windows, arrived.windows)
     groups = [
         Group(tenant=name, **_numbers(slo, rules, windows, arrived.groups[name]))
         for name, windows in counted.groups.items()
     ]
     return SloOut(
-        **own | {"firing": _highest([own["firing"], *(group.firing for group in groups)])},
+        **numbers | {"firing": _highest([numbers["firing"], *(group.firing for group in groups)])},
         name=slo.name,
         description=slo.description,
         owner=slo.owner,

@@ -67,8 +67,8 @@ def _burning(evaluated: Sequence[SloOut]) -> list[_Burning]:
     parts += [(slo, group.tenant, group) for slo in evaluated for group in slo.groups]
     burning = [
         _Burning(slo, tenant, rule)
-        for slo, tenant, own in parts
-        if (rule := next((rule for rule in own.burn if rule.firing), None))
+        for slo, tenant, evaluation in parts
+        if (rule := next((rule for rule in evaluation.burn if rule.firing), None))
     ]
     return sorted(burning, key=lambda one: one.order)
 
@@ -205,8 +205,9 @@ def _last(seconds: float) -> str:
 
 def burn_of(incidents: Sequence[Incident], slo: SloOut | None, tenant: str | None) -> Incident | None:
     """The incident of an SLO that fires; that of all tenants where the tenant has none of its own."""
-    own = [one for one in incidents if slo is not None and one.slo == slo.name and one.firing]
-    return next((one for one in own if one.tenant == tenant), next((one for one in own if one.tenant is None), None))
+    burns = [one for one in incidents if slo is not None and one.slo == slo.name and one.firing]
+    of_all = next((one for one in burns if one.tenant is None), None)
+    return next((one for one in burns if one.tenant == tenant), of_all)
 
 
 def _since_ns(incidents: Sequence[Incident], burning: _Burning) -> int | None:

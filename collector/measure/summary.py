@@ -112,8 +112,8 @@ def _read_at_once(reader: Reader, grouped: Groups, column: str) -> Iterator[Grou
     nothing = Distribution.empty()
     for value, counted in grouped.by_value.items():
         exactly = latencies.get(value, dict.fromkeys(LATENCIES, nothing)), None
-        own = _latencies(reader, counted) if counted.errors else exactly
-        yield Group(value=value, **_numbers(counted, *own, tokens.get(value, nothing)))
+        of_group = _latencies(reader, counted) if counted.errors else exactly
+        yield Group(value=value, **_numbers(counted, *of_group, tokens.get(value, nothing)))
 
 
 def _all_numbers(reader: Reader, counted: Counted) -> dict[str, Any]:

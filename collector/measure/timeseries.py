@@ -109,13 +109,13 @@ def timeseries(
     step_ns: int,
     slo: Slo | None,
     *,
-    together: Sequence[Metric] = (),
+    latencies: Sequence[Metric] = (),
     group_by: tuple[str, int] | None = None,
 ) -> GroupedTimeseries:
     """A metric over time. `slo` keeps the requests that it selects, and judges them.
 
-    Without it, all SLOs do, and each request counts once, as measured at these vantages. The caller asks for the
-    latencies `together` too, so they are read at once. `group_by`: a column, and how many of its values have a series
+    Without it, all SLOs do, and each request counts once, as measured at these vantages. The caller asks for
+    `latencies` too, so they are read at once. `group_by`: a column, and how many of its values have a series
     of their own; each is read for itself.
     """
     if slo is not None:  # it selects one vantage
@@ -126,9 +126,9 @@ def timeseries(
     buckets = _Buckets(step_ns, window.complete(complete_ns))
     slos = reader.slos if slo is None else (slo,)
 
-    def series(window: Window, own: Fragment = TRUE) -> dict[str, Any]:
+    def series(window: Window, processes: Fragment = TRUE) -> dict[str, Any]:
         of_own = replace(buckets, covered=window.complete(complete_ns))
-        points, sampled = _points(reader, window, of_own, metric, slos, together, own)
+        points, sampled = _points(reader, window, of_own, metric, slos, latencies, processes)
         late = late_in_flight(reader, window, slos) if metric in _JUDGED else None
         return {"estimated": sampled, "points": points, "in_flight_violations": late}
 
@@ -142,11 +142,11 @@ def timeseries(
     if group_by is not None:
         of_processes = metric in OF_PROCESSES
         groups = groups_of(reader, window, *group_by, of_processes=of_processes)
-        own = [
+        read = [
             series(window, one.has) if of_processes else series(replace(window, filter=all_of(window.filter, one.has)))
             for one in groups.groups
         ]
-        answer.groups = [SeriesOfGroup(**one.names, **of) for one, of in zip(groups.groups, own, strict=True)]
+        answer.groups = [SeriesOfGroup(**one.names, **of) for one, of in zip(groups.groups, read, strict=True)]
         answer.groups_total = groups.total
     return answer
 
@@ -175,25 +175,26 @@ def _points(
     buckets: _Buckets,
     metric: Metric,
     slos: Sequence[Slo],
-    together: Sequence[Metric],
-    own: Fragment,
+    latencies: Sequence[Metric],
+    processes: Fragment,
 ) -> tuple[Sequence[Point], bool]:
-    """The points, and whether they are estimated from sampled requests. `own` selects processes."""
+    """The points, and whether they are estimated from sampled requests. `processes` selects them."""
     step = buckets.step
-    processes = {"process_filter": all_of(process_filter(window), own)}
+    of_processes = {"process_filter": all_of(process_filter(window), processes)}
     if metric in LATENCIES:
-        return _latency_of_requests(reader, window, buckets, metric, together if metric in together else (metric,))
+        return _latency_of_requests(reader, window, buckets, metric, latencies if metric in latencies else (metric,))
     if metric == "itl":
         return _latencies(itl.by_bucket(reader.queries, window, step), buckets), False
     if metric in ("kv_evictions", "preemptions"):
-        rows = _ask(reader, "timeseries_kv_events", buckets.covered, step, processes)
+        rows = _ask(reader, "timeseries_kv_events", buckets.covered, step, of_processes)
         if metric == "preemptions":
-            grown = samples.growth(reader, buckets.covered, ["preemptions"], step, own)
-            rows = samples.together(rows, ({"bucket_ns": r["bucket_ns"], "preemptions": r["growth"]} for r in grown))
+            grown = samples.growth(reader, buckets.covered, ["preemptions"], step, processes)
+            rows = samples.merged(rows, ({"bucket_ns": r["bucket_ns"], "preemptions": r["growth"]} for r in grown))
         return _per_second(rows, metric, buckets), False
     if metric in ("kv_usage", "running", "waiting"):
-        steps = _ask(reader, "timeseries_steps", window, step, processes)
-        rows = samples.together(steps, samples.gauges(reader, window, step, {row["bucket_ns"] for row in steps}, own))
+        steps = _ask(reader, "timeseries_steps", window, step, of_processes)
+        sampled_too = samples.gauges(reader, window, step, {row["bucket_ns"] for row in steps}, processes)
+        rows = samples.merged(steps, sampled_too)
         return _known(rows, metric, buckets), False
     if metric in _JUDGED:
         counts, sampled = judged_by_bucket(reader, window, buckets.covered, step, slos)

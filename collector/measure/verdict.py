@@ -101,9 +101,9 @@ def _since_before_burns(window: Window, told_incidents: Sequence[Incident]) -> W
 def _links(burn: Incident, boxed: Sequence[BoxOut]) -> list[Link]:
     """To the bad requests, to what explains them, to where their time went, and to the runbook."""
     holders = [(box, one) for box in boxed for one in (box, *box.inside) if one.firing]
-    box, own = next((box, one) for box, one in holders if (one.slo, one.tenant) == (burn.slo, burn.tenant))
-    cause = [link for link in box.links if box is not own and link.page in ("engines", "compare")]
-    first, rest = ([link for link in own.links if (link.page == "explore") == is_first] for is_first in (True, False))
+    box, held = next((box, one) for box, one in holders if (one.slo, one.tenant) == (burn.slo, burn.tenant))
+    cause = [link for link in box.links if box is not held and link.page in ("engines", "compare")]
+    first, rest = ([link for link in held.links if (link.page == "explore") == is_first] for is_first in (True, False))
     return [*first, *cause, *rest]
 
 

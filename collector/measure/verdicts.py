@@ -124,8 +124,8 @@ def _latencies(row: Mapping[str, Any]) -> dict[str, float]:
     """Without a token, the request was cancelled before the first one: it waited for it all the time."""
     ttft_ns = row["e2e_ns"] if row["ttft_ns"] is None else row["ttft_ns"]
     visible_ns = ttft_ns if row["first_visible_ns"] is None else row["first_visible_ns"]
-    own = {"ttft": ttft_ns, "first_visible": visible_ns}
-    return own | {name: row[f"{name}_ns"] for name in ("tpot", "e2e", "gap")}
+    others = {name: row[f"{name}_ns"] for name in ("tpot", "e2e", "gap")}
+    return {"ttft": ttft_ns, "first_visible": visible_ns} | others
 
 
 def of_open(slos: Sequence[Slo], in_flight: InFlight, places: Sequence[int]) -> list[Judgement]:
@@ -133,8 +133,8 @@ def of_open(slos: Sequence[Slo], in_flight: InFlight, places: Sequence[int]) -> 
     first_ns, elapsed_ns = in_flight.first_token_ns, in_flight.elapsed_ns
     latencies = {"ttft": first_ns, "tpot": (elapsed_ns - first_ns) / in_flight.later_tokens, "e2e": elapsed_ns}
     latencies |= {"gap": in_flight.gap_ns, "first_visible": first_ns}
-    own = {i: {name: float(values[i]) for name, values in latencies.items()} for i in places}
-    return _judgements(slos, in_flight.judged(slos), own)
+    by_place = {i: {name: float(values[i]) for name, values in latencies.items()} for i in places}
+    return _judgements(slos, in_flight.judged(slos), by_place)
 
 
 def _judgements(slos: Sequence[Slo], judged: Judged, latencies: Mapping[int, Mapping[str, float]]) -> list[Judgement]:
@@ -142,10 +142,10 @@ def _judgements(slos: Sequence[Slo], judged: Judged, latencies: Mapping[int, Map
     of_all, each = judged.of_all_slos(), [judged.outcomes(number) for number in range(len(slos))]
     missed = [[judged.missed(name, ns) for name, ns in slo.thresholds.given().items()] for slo in slos]
     judgements = []
-    for i, own in latencies.items():
+    for i, took in latencies.items():
         by_slo = [
             SloVerdict(
-                slo=slo.name, verdict=_verdict(outcomes, i), missed=_misses(slo, [flags[i] for flags in past], own)
+                slo=slo.name, verdict=_verdict(outcomes, i), missed=_misses(slo, [flags[i] for flags in past], took)
             )
             for slo, outcomes, past in zip(slos, each, missed, strict=True)
             if outcomes.selected[i]

@@ -23,19 +23,19 @@ class Buffer:
 
         The function raises `BusyError` when the requests under way have too many.
         """
-        own = 0
+        taken = 0
 
         def take(size: int) -> None:
-            nonlocal own
+            nonlocal taken
             with self._lock:
-                if self._used > own and self._used + size > self._limit:
+                if self._used > taken and self._used + size > self._limit:
                     msg = f"the requests under way have more than {self._limit} bytes; try again"
                     raise BusyError(msg)
                 self._used += size
-                own += size
+                taken += size
 
         try:
             yield take
         finally:
             with self._lock:
-                self._used -= own
+                self._used -= taken

@@ -187,16 +187,16 @@ def _named(metric: Metric, point: _Point, engine: str, run: _Run) -> tuple[str, 
             raise _DroppedError(Reason.UNKNOWN_NAME)
         return metric.name, 0, _in_time(point, run)
     is_histogram = point.counts is not None
-    if is_histogram != (rule.kind == "histogram" or rule.own.sum_of):
+    if is_histogram != (rule.kind == "histogram" or rule.own_name.sum_of):
         raise _DroppedError(Reason.KIND)
-    value = point.sum if rule.own.sum_of else point.value
-    if not math.isfinite(value * rule.own.scale):
+    value = point.sum if rule.own_name.sum_of else point.value
+    if not math.isfinite(value * rule.own_name.scale):
         raise _DroppedError(Reason.NO_VALUE)
     labels = tuple((key, text) for key, text in point.labels if key not in RANKS)
     if rule.kind == "gauge" and point.is_delta:
         raise _DroppedError(Reason.KIND)
-    named = replace(point, labels=labels, value=value * rule.own.scale, is_counter=rule.kind != "gauge")
-    return rule.common, rule.rank, _in_time(replace(named, counts=None) if rule.own.sum_of else named, run)
+    named = replace(point, labels=labels, value=value * rule.own_name.scale, is_counter=rule.kind != "gauge")
+    return rule.common, rule.rank, _in_time(replace(named, counts=None) if rule.own_name.sum_of else named, run)
 
 
 def _in_time(point: _Point, run: _Run) -> _Point:

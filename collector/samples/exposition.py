@@ -133,7 +133,7 @@ def _histogram_part(name: str, kinds: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _is_sum_of(name: str) -> bool:
-    return any(rule.own.sum_of for rule in rules().get(name, ()))
+    return any(rule.own_name.sum_of for rule in rules().get(name, ()))
 
 
 def _number(name: str, kind: str, points: Mapping[Labels, float], time_ns: int) -> Metric:

@@ -65,7 +65,7 @@ class Rule:
 
     common: str
     kind: Kind
-    own: OwnName
+    own_name: OwnName
     rank: int
     """Among the own names of one common name, 0 is the best."""
     only_of: str = ""
@@ -76,7 +76,7 @@ class Rule:
         """Tell whether it is for a series with these labels, of a process of this engine."""
         return (
             self.only_of in ("", engine)
-            and all(labels.get(label) == value for label, value in self.own.where.items())
+            and all(labels.get(label) == value for label, value in self.own_name.where.items())
             and not any(labels.get(label, "").startswith(beginnings) for label, beginnings in self.not_with.items())
         )
 
@@ -102,11 +102,11 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
     }
     for engine, table in _table().engines.items():
         for common, owns in table.names.items():
-            given = [own if isinstance(own, OwnName) else OwnName(name=own) for own in owns]
-            spelled = [own.model_copy(update={"name": name}) for own in given for name in table.spelled(own.name)]
-            for rank, own in enumerate(spelled):
+            given = [one if isinstance(one, OwnName) else OwnName(name=one) for one in owns]
+            spelled = [one.model_copy(update={"name": name}) for one in given for name in table.spelled(one.name)]
+            for rank, one in enumerate(spelled):
                 kind, only_of = common_names()[common].kind, engine if table.alone else ""
-                by_name.setdefault(own.name, []).append(Rule(common, kind, own, rank, only_of, table.not_with))
+                by_name.setdefault(one.name, []).append(Rule(common, kind, one, rank, only_of, table.not_with))
     return {name: tuple(of_name) for name, of_name in by_name.items()}
 
 

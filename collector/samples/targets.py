@@ -203,11 +203,11 @@ def _of_file(address: str, labels: Mapping[str, str]) -> Target:
     query = f"?{urlencode(parameters)}" if parameters else ""
     (target,) = StaticTarget.parse(f"{scheme}://{address}{path}{query}").targets(())
     service = labels.get("service_name") or labels.get("service") or labels.get("job") or target.service
-    own = {key: value for key, value in labels.items() if key not in _OWN_LABELS and not key.startswith("__")}
+    own_labels = {key: value for key, value in labels.items() if key not in _OWN_LABELS and not key.startswith("__")}
     return replace(
         target,
         service=service,
         instance=labels.get("instance", target.instance),
         engine=labels.get("engine", ""),
-        labels=tuple(sorted(own.items())),
+        labels=tuple(sorted(own_labels.items())),
     )

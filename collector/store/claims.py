@@ -38,7 +38,7 @@ class Claims:
         self._retention_s = round(retention_s)
         self._order = Order(store, "payload_claims")
 
-    def own(self, segment: str, frames: Sequence[Frame]) -> list[Frame]:
+    def claimed(self, segment: str, frames: Sequence[Frame]) -> list[Frame]:
         """Claim the payloads of a segment; return those that it must store.
 
         The answer is the same after a crash. Raises `ContendedError`, or the store's errors, and may be called again.

@@ -145,8 +145,8 @@ def _labels_beside(pairs: Sequence[tuple[str, str]], value_as_text: str) -> str:
     def value_of(name: str) -> str:
         value = f"attributes.value[indexOf(attributes.key, '{name}')]"
         listed = f"attributes.value.array_value.values.string_value[indexOf(attributes.key, '{name}')][1]"
-        own = f"arrayMap(v -> {value_as_text}, [{value}])[1]"
-        return f"arrayFirst(value -> value != '', [{own}, {listed}, resource['{name}']])"
+        as_text = f"arrayMap(v -> {value_as_text}, [{value}])[1]"
+        return f"arrayFirst(value -> value != '', [{as_text}, {listed}, resource['{name}']])"
 
     listed = ", ".join(f"'{LABEL_PREFIX}{label}', {value_of(name)}" for label, name in pairs)
     return f"mapUpdate(resource, mapFilter((_, value) -> value != '', map({listed})))"

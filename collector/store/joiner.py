@@ -176,11 +176,11 @@ class Joiner(ThreadStage):
         """
         rows = self._store.query(_SQL["requests"], place).result_rows
         requests = [_Request(*row) for row in rows]
-        own = set(self._once(segment, [request for request in requests if not request.is_part]))
-        if links := [request.link for request in own if request.is_log]:
+        to_join = set(self._once(segment, [request for request in requests if not request.is_part]))
+        if links := [request.link for request in to_join if request.is_log]:
             self._mark(f"{segment}.links", links=links)
         for first in range(0, len(requests), _MOST_REQUESTS):
-            some = [request for request in requests[first : first + _MOST_REQUESTS] if request in own]
+            some = [request for request in requests[first : first + _MOST_REQUESTS] if request in to_join]
             if not some:
                 continue
             token = f"{segment}.joined.{first}"

@@ -183,11 +183,11 @@ class Writer:
         """Claim payloads; return those that the segment must store. `_check_claims` finds out whether that changes."""
         if not self._claims:
             return frames
-        own = self._claims.own
-        mine = self._until_done(own, segment, frames)
+        claimed = self._claims.claimed
+        mine = self._until_done(claimed, segment, frames)
 
         def check() -> None:
-            if own(segment, frames) != mine:
+            if claimed(segment, frames) != mine:
                 raise _ClaimsChangedError(segment)
 
         self._check_claims = check
@@ -232,9 +232,9 @@ class Writer:
         try:
             self._insert_until_stored(self._insert_block, block, token, announce=announce)
         except TooMuchError:
-            together, middle = joined(columns), row_count(columns) // 2
+            table, middle = joined(columns), row_count(columns) // 2
             for number, half in enumerate((slice(None, middle), slice(middle, None))):
-                some = {name: column[half] for name, column in together.items()}
+                some = {name: column[half] for name, column in table.items()}
                 self._write_columns(f"{token}.{number}", [some], announce=announce)
 
     def _write_frames(self, token: str, frames: Sequence[Frame], file: Path | None = None) -> None:

@@ -123,9 +123,9 @@ def usable(one: Json) -> list[Json]:
 
     `also` has it as text: `variant v2.4`.
     """
-    own = [condition for condition in one["conditions"] if is_usable(condition)]
-    if own:
-        return own
+    filterable = [condition for condition in one["conditions"] if is_usable(condition)]
+    if filterable:
+        return filterable
     known = dict(text.split(" ", 1) for text in reversed(one["also"]) if " " in text and " and " not in text)
     label = next((label for label in PREFERRED if label in known), None)
     return [] if label is None else [{"dimension": label, "value": known[label]}]

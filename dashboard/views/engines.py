@@ -195,12 +195,12 @@ def steps(process: Json, view: View) -> None:
             components.problem(answer)
             return
         starts = fetch(ask("cold_starts", start=written(begin), end=written(until)))
-        own = (
+        of_process = (
             []
             if isinstance(starts, Problem)
             else [one for one in starts["cold_starts"] if all(one[name] == value for name, value in names.items())]
         )
-        picture = tracks.of_process(answer, own)
+        picture = tracks.of_process(answer, of_process)
         if picture is None:
             st.caption("Nothing is known of the process in these minutes: no step, no request, no start.")
             return

@@ -143,14 +143,14 @@ def compared(view: View, metric: str, chosen: Selection | None) -> tuple[Json | 
     """
     if chosen is None:
         return fetch(ask("differences", view.params, slo=view.slo)), "the good ones"
-    own = {"select.status": "error"} if chosen.failed else chosen.bounds(metric)
+    selected = {"select.status": "error"} if chosen.failed else chosen.bounds(metric)
     begin, end = chosen.times()
-    if own:
+    if selected:
         same_time = (("start", begin), ("end", end), *view.labels)
-        answer = fetch(ask("differences", same_time, slo=view.slo, **own))
+        answer = fetch(ask("differences", same_time, slo=view.slo, **selected))
         if isinstance(answer, Problem) or answer["others"] >= FEWEST:
             return answer, "the others of the same time"
-    whole = {**own, "select.start": begin, "select.end": end}
+    whole = {**selected, "select.start": begin, "select.end": end}
     return fetch(ask("differences", view.params, slo=view.slo, **whole)), "all others of the range"
 
 

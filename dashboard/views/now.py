@@ -151,8 +151,8 @@ def last_week(view: View, asked: Mapping[str, Query], window: Json) -> dict[str,
     names = {"requests": "ended", "attainment": view.slo or ALL}
     lines = {}
     for metric, line in names.items():
-        own = dict(asked[metric].params)
-        answer = fetch(ask("timeseries", then, metric=metric, slo=view.slo, step=own["step"]))
+        step = dict(asked[metric].params)["step"]
+        answer = fetch(ask("timeseries", then, metric=metric, slo=view.slo, step=step))
         if not isinstance(answer, Problem):
             of_then = on_grid(answer, ("value",), {**shifted, "complete_until": shifted["end"]})
             lines[line] = of_then.values["value"]

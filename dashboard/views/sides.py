@@ -116,15 +116,15 @@ def times(view: View, before: timedelta | None) -> dict[str, str]:
 
 def params(view: View, chosen: Mapping[str, str], side: str) -> tuple[tuple[str, str], ...]:
     """The parameters that select the requests of side `a` or `b` alone, as `/compare` takes its own for both."""
-    own = {name[2:]: value for name, value in chosen.items() if name.startswith(f"{side}.")}
-    start, end = own.pop("start", view.start), own.pop("end", view.end)
+    of_side = {name[2:]: value for name, value in chosen.items() if name.startswith(f"{side}.")}
+    start, end = of_side.pop("start", view.start), of_side.pop("end", view.end)
     if "at" in chosen:
         span = timedelta(seconds=_SECONDS.get(chosen.get("span", "1h"), 3600))
         at = instant(chosen["at"])
         first, last = (at - span, at) if side == "a" else (at, at + span)
         start, end = filters.written(first), filters.written(last)
-    kept = [(name, value) for name, value in view.labels if name not in own]
-    return (("start", start), ("end", end), *kept, *own.items())
+    kept = [(name, value) for name, value in view.labels if name not in of_side]
+    return (("start", start), ("end", end), *kept, *of_side.items())
 
 
 _SECONDS = {"15m": 900, "1h": 3600, "6h": 21600, "24h": 86400}

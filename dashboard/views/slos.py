@@ -45,8 +45,8 @@ def row(slo: Json, history: Json | None, view: View) -> str:
     """One SLO."""
     look, word = STATES[slo_state(slo)]
     window = duration(slo["window_s"])
-    own = {"range": "custom", "start": view.start, "end": view.end, "slo": slo["name"]}
-    name = anchor(slo["name"], address.link("explore", [*own.items(), *view.labels]))
+    params = {"range": "custom", "start": view.start, "end": view.end, "slo": slo["name"]}
+    name = anchor(slo["name"], address.link("explore", [*params.items(), *view.labels]))
     told = text(f"{slo['description']} {thresholds(slo)}", 300)
     objective, left = float(slo["objective"]), slo["budget_left"]
     attained = estimate(percent(slo["attainment"]), slo["errors"] and percent(slo["errors"]["attainment"]))
@@ -136,9 +136,10 @@ def tenants(slo: Json, view: View) -> str:
     said = []
     for group in known[:MOST_TENANTS]:
         kept = group["attainment"] >= float(slo["objective"])
-        own = {"range": "custom", "start": view.start, "end": view.end, "slo": slo["name"], "tenant": group["tenant"]}
+        times = {"range": "custom", "start": view.start, "end": view.end}
+        params = times | {"slo": slo["name"], "tenant": group["tenant"]}
         labels = [(name, value) for name, value in view.labels if name != "tenant"]
-        link = anchor(group["tenant"] or "(none)", address.link("explore", [*own.items(), *labels]))
+        link = anchor(group["tenant"] or "(none)", address.link("explore", [*params.items(), *labels]))
         sign = '<span title="kept">✓</span>' if kept else '<span title="not kept" style="color:#e1323c">✕</span>'
         said.append(f'<span class="n">{link} {percent(group["attainment"])} {sign}</span>')
     more = slo["groups_total"] - min(len(known), MOST_TENANTS)

@@ -104,6 +104,6 @@ class Beams:
         return replace(sequence.extend(answer.token_ids, eos_ids), num_tokens=1)
 
 
-def together(sequence: Sequence) -> list[Sequence]:
+def with_beams(sequence: Sequence) -> list[Sequence]:
     """The sequences that are admitted, computed and preempted with a sequence: itself, or all beams of its prompt."""
     return [sequence] if sequence.beams is None else sequence.beams.live

@@ -63,7 +63,7 @@ class BlockManager:
             self._owners[block] += 1
             block_table.append(block)
 
-    def own(self, block_table: list[int], position: int) -> tuple[int, int] | None:
+    def unshare(self, block_table: list[int], position: int) -> tuple[int, int] | None:
         """Replace a block of a sequence by one that it does not share; return (old, new), None if it owned it alone.
 
         Raises IndexError when no block is free. The contents are still to be copied.

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Seq
 from itertools import count
 from operator import attrgetter
 
-from instrumented_engine.core.beams import together
+from instrumented_engine.core.beams import with_beams
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.drafter import Drafter, PromptLookup
 from instrumented_engine.core.plan import Plan, Preempted, Transfer
@@ -146,9 +146,9 @@ class Scheduler:
 
     def _decode(self, plan: Plan) -> None:
         for first in list(self._ready()):
-            while first.decoding and not all(self._grow(plan, sequence) for sequence in together(first)):
+            while first.decoding and not all(self._grow(plan, sequence) for sequence in with_beams(first)):
                 self._preempt(plan, self.running[-1], first)
-        decoding = [sequence for first in self._ready() for sequence in together(first)]
+        decoding = [sequence for first in self._ready() for sequence in with_beams(first)]
         room = self.max_batched_tokens - len(decoding)
         drafts = self._drafts(decoding, room)
         for sequence in decoding:
@@ -159,7 +159,7 @@ class Scheduler:
     def _ready(self) -> Iterator[Sequence]:
         """The sequences that have one token to compute, in order; of beams the first, once all of them are so far."""
         for sequence in self.running:
-            beams = together(sequence)
+            beams = with_beams(sequence)
             if sequence is beams[0] and all(beam.decoding and beam.num_uncomputed_tokens for beam in beams):
                 yield sequence
 
@@ -169,7 +169,7 @@ class Scheduler:
         if not self.block_manager.allocate(sequence.block_table, len(sequence.token_ids)):
             return False
         try:
-            copied = self.block_manager.own(sequence.block_table, position)
+            copied = self.block_manager.unshare(sequence.block_table, position)
         except IndexError:
             return False
         plan.copies += [copied] if copied else []
@@ -208,7 +208,7 @@ class Scheduler:
         closed = self._static_batching and any(other.decoding for other in self.running)
         if closed or sum(map(_places, self.running)) + _places(first) > self.max_seqs:
             return Wait.BATCH
-        sequences = list(together(first))
+        sequences = list(with_beams(first))
         kept = [sequence.num_computed_tokens for sequence in sequences]
         copies: list[tuple[int, int]] = []
         cached = [self._place(sequence, copies) for sequence in sequences]
@@ -274,7 +274,7 @@ class Scheduler:
     # written before it is read. A device block that an offload gives up may be; so offloads are copied first. By then
     # the block that a beam got for its own in this step is empty: its contents are still in the shared one.
     def _preempt(self, plan: Plan, last: Sequence, beneficiary: Sequence) -> None:
-        for victim in together(last):
+        for victim in with_beams(last):
             self._preempt_alone(plan, victim, beneficiary)
 
     def _preempt_alone(self, plan: Plan, victim: Sequence, beneficiary: Sequence) -> None:

@@ -59,7 +59,7 @@ def gathered_attention(q: Tensor, block_table: Tensor, mask: Tensor, cache: Tens
     return out.reshape(decodes, heads, head_dim)
 
 
-def agree(found: Tensor, expected: Tensor) -> bool:
+def agree(result: Tensor, expected: Tensor) -> bool:
     """Whether two results of one computation differ by rounding alone."""
-    found, expected = found.float(), expected.float()
-    return bool((found - expected).norm() <= CLOSE * expected.norm())
+    result, expected = result.float(), expected.float()
+    return bool((result - expected).norm() <= CLOSE * expected.norm())

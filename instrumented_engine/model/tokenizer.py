@@ -32,8 +32,8 @@ class Tokenizer:
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_padding()
         self._backend.no_truncation()
-        own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-        self.eos_ids = tuple(dict.fromkeys([*eos_ids, *own]))
+        of_tokenizer = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+        self.eos_ids = tuple(dict.fromkeys([*eos_ids, *of_tokenizer]))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain prompt, with the special tokens that the model expects around it."""

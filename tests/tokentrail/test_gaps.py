@@ -179,7 +179,7 @@ def test_a_client_sees_the_first_text(trail, outputs, seen_ms):
 
 
 def test_an_arrival_that_ends_a_wait_reaches_the_trail_at_once(trail, clock):
-    recording = Recording(start(trail), together=True)
+    recording = Recording(start(trail), batched=True)
     at(trail, clock, 1)
     recording.arrived(0, 1, 0, T0 + 10 * MS)
     recording.arrived(0, 1, 0, T0 + 500 * MS)

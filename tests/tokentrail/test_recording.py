@@ -171,7 +171,7 @@ UNEXPECTED = {"choices that nobody asked for": (at_once(SECOND[:2]) * 21 + [usag
 
 def record(trail, name, events, *, several):
     request = trail.start_request(operation="chat", model="m", tenant=name, arrival_ns=T0)
-    recording = Recording(request, several=several, together=True)
+    recording = Recording(request, several=several, batched=True)
     at_ns = T0
     for event in events:
         after_ms, event = event if isinstance(event, tuple) else (GAP_MS, event)

@@ -176,8 +176,8 @@ class Metrics:
             for watch in self._watched:
                 stats = watch.stats
                 for error_type, value in book.values(stats, watch.capacity).items() if stats else ():
-                    own = {semconv.ERROR_TYPE: error_type} if error_type else {}
-                    yield Observation(value, {**watch.component, **own})
+                    error = {semconv.ERROR_TYPE: error_type} if error_type else {}
+                    yield Observation(value, {**watch.component, **error})
 
         return observe
 

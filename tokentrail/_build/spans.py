@@ -173,11 +173,11 @@ def request_parts(
     if response_id:
         tail += fresh_attribute(semconv.RESPONSE_ID, response_id)
     if started.attributes or ended.attributes:
-        own = {*rare, *([semconv.RESPONSE_ID] if response_id else [])}
-        own |= {k for k, v in zip(_USUAL, usual, strict=True) if v is not None}
-        own |= {k for k, v in zip(INTS, counts, strict=True) if v != UNKNOWN}
-        own |= {k for k, v in zip(DOUBLES, (first_s, last_s, chunk_s, gap_s), strict=True) if not isnan(v)}
-        rare |= {k: v for k, v in {**started.attributes, **ended.attributes}.items() if k not in own}
+        recorded = {*rare, *([semconv.RESPONSE_ID] if response_id else [])}
+        recorded |= {k for k, v in zip(_USUAL, usual, strict=True) if v is not None}
+        recorded |= {k for k, v in zip(INTS, counts, strict=True) if v != UNKNOWN}
+        recorded |= {k for k, v in zip(DOUBLES, (first_s, last_s, chunk_s, gap_s), strict=True) if not isnan(v)}
+        rare |= {k: v for k, v in {**started.attributes, **ended.attributes}.items() if k not in recorded}
     if rare:
         tail += attributes_bytes(rare)
     return counts, (first_s, last_s, chunk_s, gap_s), tail + context_bytes(started.parent, started.trace_state)

@@ -73,11 +73,11 @@ def identity_of(started: RequestStart) -> tuple[Any, ...]:
 
 def start_attributes(started: RequestStart) -> dict[str, Any]:
     """The attributes of a request that arrives, which samplers decide on."""
-    own = dict(zip(IDENTITY, identity_of(started), strict=True)) | {
+    known = dict(zip(IDENTITY, identity_of(started), strict=True)) | {
         semconv.RESPONSE_ID: started.request_id or None,
         semconv.INPUT_TOKENS: started.input_tokens,
     }
-    return {**started.attributes, **{key: value for key, value in own.items() if value is not None}}
+    return {**started.attributes, **{key: value for key, value in known.items() if value is not None}}
 
 
 @dataclass(slots=True)

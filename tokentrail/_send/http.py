@@ -82,14 +82,14 @@ class Endpoint:
         """
         compression = Compression(compression)
         url = url or f"http://localhost:{4317 if protocol == GRPC else 4318}"
-        own: dict[str, str] = {}
+        own_headers: dict[str, str] = {}
         if protocol == HTTP:
             url = url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/v1/traces"
-            own = {"content-type": "application/x-protobuf", "user-agent": "tokentrail"}
+            own_headers = {"content-type": "application/x-protobuf", "user-agent": "tokentrail"}
             if compression is not Compression.NoCompression:
-                own["content-encoding"] = compression.value
+                own_headers["content-encoding"] = compression.value
         cert = (client_certificate, client_key) if client_certificate and client_key else client_certificate or None
-        return cls(url, {**own, **(headers or {})}, timeout_s, compression, certificate or True, cert, protocol)
+        return cls(url, {**own_headers, **(headers or {})}, timeout_s, compression, certificate or True, cert, protocol)
 
 
 def is_on_this_machine(url: str) -> bool:

@@ -258,8 +258,8 @@ def compare(
         model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, at=at, relevant=relevant
     )
     filters |= {"span": span} if at else {"start": start, "end": end}
-    own = named_values("a", a or [], "variant=old") | named_values("b", b or [], "variant=old")
-    answer = ask(api, lambda client: client.get("compare", **filters, **own))
+    sides = named_values("a", a or [], "variant=old") | named_values("b", b or [], "variant=old")
+    answer = ask(api, lambda client: client.get("compare", **filters, **sides))
     if as_json:
         print_json(answer)
     else:

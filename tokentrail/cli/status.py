@@ -98,24 +98,24 @@ def slos(answers: Sequence[Mapping[str, Any]]) -> Table:
     return lines
 
 
-def _numbers(name: str, own: Mapping[str, Any], objective: float, window_s: float | None) -> list[Text]:
-    counts = own["requests"]
+def _numbers(name: str, numbers: Mapping[str, Any], objective: float, window_s: float | None) -> list[Text]:
+    counts = numbers["requests"]
     judged = counts["total"] - counts["excused"] - counts["undetermined"] + counts["in_flight_violations"]
     judged += counts["lost"]
-    attainment = Text(percent(own["attainment"]))
-    if own["attainment"] is not None:
-        attainment.stylize("red" if own["attainment"] < objective else "green")
+    attainment = Text(percent(numbers["attainment"]))
+    if numbers["attainment"] is not None:
+        attainment.stylize("red" if numbers["attainment"] < objective else "green")
     return cells(
         name,
         percent(objective),
         attainment,
         count(judged),
         count(judged - counts["good"]),
-        percent(own["budget_left"]),
-        duration(own["exhausted_in_s"]),
-        _burn(own["burn"]),
+        percent(numbers["budget_left"]),
+        duration(numbers["exhausted_in_s"]),
+        _burn(numbers["burn"]),
         "" if window_s is None else duration(window_s),
-        Text(own["firing"] or UNDEFINED, style=_SEVERITIES.get(own["firing"] or "", "dim")),
+        Text(numbers["firing"] or UNDEFINED, style=_SEVERITIES.get(numbers["firing"] or "", "dim")),
     )
 
 

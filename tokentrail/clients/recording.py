@@ -17,16 +17,16 @@ _LONG_NS: Final = 500_000_000
 class Recording:
     """Records one answer as it arrives: each event with output is an arrival, and the counts are those that it tells.
 
-    `several`: the request asked for more than one choice. `together`: the times of arrivals wait for `flush`, since one
+    `several`: the request asked for more than one choice. `batched`: the times of arrivals wait for `flush`, since one
     call of the trail for all of them costs a third. Those of several choices never wait.
     """
 
-    def __init__(self, request: RequestTrail, *, several: bool = False, together: bool = False) -> None:
+    def __init__(self, request: RequestTrail, *, several: bool = False, batched: bool = False) -> None:
         self.request = request
         self.answer = Answer()
         self._arrivals = Arrivals()
         self._several = several
-        self._together = together and not several
+        self._batched = batched and not several
         self._stamps: list[int] = []
         self._latest_ns = 0
 
@@ -45,7 +45,7 @@ class Recording:
         if at_ns is None:
             at_ns = self.request._now_ns()
         self._arrivals.add(choice, said, thought, at_ns)
-        if self._together:
+        if self._batched:
             self._stamps.append(at_ns)
             if at_ns - self._latest_ns >= _LONG_NS:
                 self.flush()

@@ -55,9 +55,9 @@ def calls(tool: str, params: Mapping[str, Any], filters: Filters | None) -> list
 
     None if a name in it is not written in answers as it is: the call would ask for another one.
     """
-    own = {name: [value] for name, value in params.items() if name in Filters.model_fields}
-    arguments = {name: value for name, value in params.items() if name not in own}
-    if chosen := given(filters) | own:
+    filtering = {name: [value] for name, value in params.items() if name in Filters.model_fields}
+    arguments = {name: value for name, value in params.items() if name not in filtering}
+    if chosen := given(filters) | filtering:
         arguments["filters"] = chosen
     return [{"tool": tool, "arguments": arguments}] if bounded(arguments) == arguments else []
 

@@ -147,7 +147,7 @@ class Relay:
             attributes={**asked.attributes, semconv.SERVER_ADDRESS: settings.upstream_host},
             kind=SpanKind.CLIENT if settings.vantage == "client" else SpanKind.SERVER,
         )
-        return Recording(trail, several=asked.several, together=True)
+        return Recording(trail, several=asked.several, batched=True)
 
     def _labels(self, headers: Mapping[str, str]) -> dict[str, str]:
         named = self._settings.label_headers

@@ -48,9 +48,9 @@ def names_in(*lists: str) -> frozenset[str]:
     return frozenset(name for text in lists for part in text.split(",") if (name := part.strip().lower()))
 
 
-def allowed_names(*own: str) -> frozenset[str]:
+def allowed_names(*server_names: str) -> frozenset[str]:
     """The names of the environment, and a server's own."""
-    return names_in(os.environ.get(VARIABLE, ""), *own)
+    return names_in(os.environ.get(VARIABLE, ""), *server_names)
 
 
 def refusal(hosts: Collection[str], names: Collection[str]) -> str | None:
@@ -74,8 +74,8 @@ def foreign_page(headers: Collection[tuple[bytes, bytes]]) -> str | None:
     if site is None and origin is None:
         return None
     if site is None and origin is not None:
-        own = of_request.get(b"host", "").lower()
-        site = "same-origin" if own and origin.lower().partition("://")[2] == own else "cross-site"
+        host = of_request.get(b"host", "").lower()
+        site = "same-origin" if host and origin.lower().partition("://")[2] == host else "cross-site"
     return (
         None if site in ("same-origin", "none") else f"a page of another origin ({(origin or site or '')[:100]}) asks"
     )

@@ -78,7 +78,7 @@ def test_a_model_that_goes_on_is_as_good_as_one_of_all_windows(windows, model):
     assert went_on.xty[0] / went_on.n == pytest.approx(model.xty[0] / model.n, rel=0.1)
     assert went_on.coefficients == pytest.approx(model.coefficients, rel=0.05, abs=2 * 10**4)
     assert went_on.sigma == pytest.approx(0.03, rel=0.1)
-    assert not went_on.own
+    assert not went_on.by_itself
 
 
 def test_a_size_of_step_that_only_one_window_has_counts_by_that_window(windows, model):
@@ -95,9 +95,9 @@ def test_a_size_of_step_that_only_one_window_has_counts_by_that_window(windows, 
 
 def test_a_row_of_the_store_is_the_model(model):
     stored = model.row()
-    assert "own" not in stored
+    assert "by_itself" not in stored
     assert len(stored["xtx"]) == len(FEATURES) * (len(FEATURES) + 1) // 2
-    assert StepModel.of(stored | {"service": "s"}) == replace(model, own=False)
+    assert StepModel.of(stored | {"service": "s"}) == replace(model, by_itself=False)
 
 
 def test_a_window_with_a_fault_teaches_nothing_until_it_lasts(windows, model):
@@ -120,8 +120,8 @@ def test_a_reference_finds_what_its_own_window_would_take_for_usual(model):
     drift = (by_reference.ttft_us[:, index].astype(float) + by_reference.rest_us[:, index]).sum() / 1e6
     assert drift == pytest.approx(injected, rel=0.05)
     assert share(by_itself, "drift") == 0
-    assert by_itself.model is None or by_itself.model.own
-    assert not by_reference.model.own
+    assert by_itself.model is None or by_itself.model.by_itself
+    assert not by_reference.model.by_itself
 
 
 def test_fewer_than_fifty_steps_make_no_law():

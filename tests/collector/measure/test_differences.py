@@ -90,7 +90,7 @@ def test_the_store_counts_a_draw_of_the_benchmark_as_the_benchmark_does(api, row
     rows.requests([_row(traffic, i, weight[i], {metric: of[i] for metric, of in bad.items()}) for i in range(2500)])
     for metric, planted in (("ttft", pair), ("tpot", answers), ("gap", ())):
         drawn = Drawn.of(traffic, bad[metric], weight)
-        found, everything, tried = told(drawn.rows(), drawn.edges, drawn.together)
+        found, everything, tried = told(drawn.rows(), drawn.edges, drawn.count_met)
         got = api("differences", metric=metric, at_least="600ms")
         assert judged(found, planted) == "first"
         assert (got["selected"], got["others"], got["tried"]) == (everything.selected, everything.others, tried)
@@ -297,11 +297,11 @@ def test_all_values_and_the_pairs_of_the_best_count_as_tried():
     drawn = plant(random, draw(random), PLANTED["input_tokens"], 0.25)
     best = []
 
-    def together(of):
+    def count_met(of):
         best.extend(of)
-        return drawn.together(of)
+        return drawn.count_met(of)
 
-    _, _, tried = told(drawn.rows(), drawn.edges, together)
+    _, _, tried = told(drawn.rows(), drawn.edges, count_met)
     assert tried == len([*candidates(drawn.rows(), drawn.edges)]) + len(best) * (len(best) - 1) / 2
     assert max(Counter(one.condition.dimension for one in best).values()) == 3
 
@@ -315,7 +315,7 @@ def test_what_is_planted_into_any_dimension_or_pair_is_first_and_nothing_is_noth
         for name, planted in PLANTED.items():
             if not how or how in HOW.get(name, ()):
                 drawn = plant(random, traffic, planted, SIZES[len(planted)][0], how)
-                found, _, _ = told(drawn.rows(), drawn.edges, drawn.together)
+                found, _, _ = told(drawn.rows(), drawn.edges, drawn.count_met)
                 answers[judged(found, planted)] += 1
                 if how == "waiting":
                     assert found[1].conditions == [Trait(dimension="longest_wait", value="batch")]

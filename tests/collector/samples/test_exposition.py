@@ -160,10 +160,10 @@ def test_the_engine_of_every_recorded_page_is_told_by_its_names(recording, name,
 def test_the_table_of_names_is_consistent():
     assert engine_of(["python_info"]) == ""
     for name, of_name in rules().items():
-        assert len({(rule.common, tuple(rule.own.where.items())) for rule in of_name}) == len(of_name), name
+        assert len({(rule.common, tuple(rule.own_name.where.items())) for rule in of_name}) == len(of_name), name
         for rule in of_name:
             assert rule.common in common_names()
-            assert math.isfinite(rule.own.scale)
+            assert math.isfinite(rule.own_name.scale)
     assert rule_for("nv_trt_llm_request_metrics", {"request_type": "waiting"}, "").common == "waiting"
     assert rule_for("nv_trt_llm_request_metrics", {"request_type": "max"}, "") is None
 

@@ -23,7 +23,7 @@ def frames(*payloads):
 
 
 def owned(claims, segment, *payloads):
-    return [frame.payload for frame in claims.own(segment, frames(*payloads))]
+    return [frame.payload for frame in claims.claimed(segment, frames(*payloads))]
 
 
 def count(store):
@@ -37,7 +37,7 @@ def test_the_first_segment_that_claims_a_payload_stores_it_whatever_the_collecto
 
 
 def test_a_segment_without_a_payload_claims_nothing(claims, module_store):
-    assert claims().own("a", []) == []
+    assert claims().claimed("a", []) == []
     assert count(module_store) == (0, 0)
 
 
@@ -60,7 +60,7 @@ def test_a_payload_of_another_signal_or_with_the_same_prefix_is_another_payload(
     assert owned(claims(), "a", b"1") == [b"1"]
     assert owned(claims("metrics"), "b", b"1") == [b"1"]
     twin = Frame(digest_of(b"1")[:8] + bytes(8), b"twin")
-    assert claims().own("c", [twin]) == [twin]
+    assert claims().claimed("c", [twin]) == [twin]
 
 
 def test_a_withdrawn_payload_goes_to_the_next_segment_and_stays_with_it(claims):
@@ -105,7 +105,7 @@ def test_a_claim_whose_answer_was_lost_is_found(claims, module_store):
 
     one._insert = insert_and_lose_the_answer
     with pytest.raises(ConnectionError):
-        one.own("a", frames(b"1"))
+        one.claimed("a", frames(b"1"))
     assert owned(one, "a", b"1") == [b"1"]
     assert count(module_store) == (1, 1)
 
@@ -139,7 +139,7 @@ def test_a_number_that_was_lost_in_a_crash_of_the_store_is_passed_over(claims, m
     monkeypatch.setattr("collector.store.order._TRIES_OF_A_LOST_NUMBER", 30)
     late = claims()
     with pytest.raises(ContendedError, match="segment b"):
-        late.own("b", frames(b"1"))
+        late.claimed("b", frames(b"1"))
     assert owned(late, "b", b"1") == [b"1"]
     assert owned(late, "c", b"1") == []
 

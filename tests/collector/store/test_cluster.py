@@ -248,10 +248,10 @@ def test_a_tenant_sees_its_own_rows_alone(store):
 def test_claims_are_decided_by_most_nodes(store):
     first, second = (Claims(store, "traces", retention_s=3600) for _ in range(2))
     frames = [Frame(digest_of(payload), payload) for payload in (b"1", b"2", b"3")]
-    assert first.own("a", frames[:2]) == frames[:2]
-    assert second.own("b", frames[1:]) == frames[2:]
+    assert first.claimed("a", frames[:2]) == frames[:2]
+    assert second.claimed("b", frames[1:]) == frames[2:]
     first.withdraw("a", [frames[0].digest])
-    assert second.own("c", frames) == frames[:1]
+    assert second.claimed("c", frames) == frames[:1]
     assert PROD.decision_settings == {
         "insert_quorum": "auto", "insert_quorum_parallel": 0, "select_sequential_consistency": 1,
     }  # fmt: skip

@@ -110,7 +110,7 @@ class Counted(Tap):
 @pytest.fixture
 def tap():
     request = MemoryTrail(clock=now_ns).start_request(operation="chat", model="m")
-    return Counted(Recording(request, together=True), "text/event-stream", "", lambda reason: None, lambda s: None)
+    return Counted(Recording(request, batched=True), "text/event-stream", "", lambda reason: None, lambda s: None)
 
 
 def read(tap, *chunks):
@@ -147,7 +147,7 @@ def test_arrivals_reach_the_trail_together_or_at_the_end(monkeypatch):
     told = []
     request = trail.start_request(operation="chat", model="m", arrival_ns=5)
     monkeypatch.setattr(type(request), "tokens", lambda self, stamps: told.append(list(stamps)))
-    tap = Tap(Recording(request, together=True), "text/event-stream", "", lambda reason: None, lambda s: None)
+    tap = Tap(Recording(request, batched=True), "text/event-stream", "", lambda reason: None, lambda s: None)
     read(tap, delta("a"), delta("b"))
     assert told == []
     tap.flush()
@@ -162,7 +162,7 @@ def test_arrivals_reach_the_trail_together_or_at_the_end(monkeypatch):
 def test_arrivals_of_several_choices_are_told_one_by_one():
     trail = MemoryTrail(clock=now_ns)
     request = trail.start_request(operation="chat", model="m")
-    recording = Recording(request, several=True, together=True)
+    recording = Recording(request, several=True, batched=True)
     tap = Tap(recording, "text/event-stream", "", lambda reason: None, lambda s: None)
     read(tap, delta("a"), delta("b"), delta("c", index=1))
     assert (recording._stamps, recording.arrivals) == ([], 3)
