@@ -90,6 +90,5 @@ class Latencies:
         self.accepted_tokens += request.num_accepted_tokens
         for sequence in request.sequences:
             self.finished[sequence.finish_reason] += 1
-        gaps = request.num_output_tokens - len(request.sequences)
-        if gaps > 0 and len(request.sequences) == 1:
+        if len(request.sequences) == 1 and (gaps := request.num_output_tokens - 1) > 0:
             self.per_output_token.observe((at_ns - request.first_token_ns) // gaps)

@@ -6,7 +6,7 @@ from instrumented_engine.core.drafter import PromptLookup
 from tokentrail import Status
 from tokentrail.testing import MemoryTrail
 
-from .support import EOS, make_engine, make_request, make_sequence, request_span, run_all
+from .support import EOS, make_engine, make_request, make_sequence, request_span, run_all, ticking
 
 PROMPTS = [list(range(1, 1 + n)) for n in (1, 2, 3, 4, 5, 7, 8, 9, 12, 17)]
 
@@ -90,6 +90,20 @@ def test_a_request_whose_answers_end_in_one_step_is_counted_once(trail):
     latencies = engine._observer.latencies
     assert latencies.finished == {"stop": 0, "length": 3, "abort": 0}
     assert latencies.end_to_end.buckets[-1] == ("+Inf", 1)
+
+
+def test_the_latencies_of_a_request_add_up_and_one_answer_alone_has_gaps(trail):
+    engine = make_engine(trail, clock=ticking())
+    latencies = engine._observer.latencies
+    run_all(engine, [make_sequence(trail, [1, 2], max_tokens=5)])
+    assert latencies.first_token.sum == pytest.approx(latencies.queued.sum + latencies.prefill.sum)
+    assert latencies.end_to_end.sum == pytest.approx(latencies.first_token.sum + latencies.decode.sum)
+    assert 4 * latencies.per_output_token.sum == pytest.approx(latencies.decode.sum) != 0
+    assert latencies.between_tokens.sum == pytest.approx(latencies.decode.sum)
+    for n, max_tokens in ((3, 4), (1, 1)):
+        run_all(engine, make_request(trail, [1, 2], n=n, max_tokens=max_tokens).sequences)
+    counted = [histogram.buckets[-1][1] for histogram in (latencies.per_output_token, latencies.decode)]
+    assert counted == [1, 3]
 
 
 def test_a_request_that_is_aborted_before_its_end_counts_once_and_behind_it_not(trail):
