@@ -1,6 +1,7 @@
 import socket
 
 import pytest
+from pydantic import ValidationError
 
 from instrumented_engine import __main__ as program
 from instrumented_engine.__main__ import listen, read_settings
@@ -45,6 +46,39 @@ def test_the_least_that_is_enough_is_taken():
     assert (taken.max_batched_tokens, taken.quantization) == (8, "int4")
     taken = read_settings(["--speculative-tokens", "1", "--kv-role", "kv_consumer", "--swap-space", "0.5"])
     assert (taken.speculative_tokens, taken.kv_role) == (1, "kv_consumer")
+
+
+LIMITS = {
+    "port": (0, 65535), "kv_port": (0, 65535), "threads": (1, 1024), "max_seqs": (1, 1024),
+    "max_batched_tokens": (1, 1 << 20), "watermark_blocks": (0, 1024), "speculative_tokens": (0, 64),
+    "speculative_ngram": (1, 16), "block_size": (1, 1024), "kv_blocks": (1, None), "swap_space": (0, 4096),
+    "kv_timeout_s": (None, 3600), "max_model_len": (2, None), "max_waiting": (1, None), "max_body_bytes": (1024, None),
+    "idle_unload_s": (0, 2_592_000), "shutdown_grace_s": (0, 3600),
+}  # fmt: skip
+LONGEST = {
+    "variant": 64,
+    "reasoning_start_str": 64,
+    "reasoning_end_str": 64,
+    "keep_layers": 256,
+    "speculative_keep_layers": 256,
+}
+
+
+def test_each_setting_is_taken_up_to_its_limits_and_refused_beyond():
+    few = {"max_seqs": 1}
+    for name, (least, most) in LIMITS.items():
+        for value, beyond in ((least, -1), (most, 1)):
+            if value is not None:
+                Settings(**few | {name: value})
+                with pytest.raises(ValidationError, match=name):
+                    Settings(**few | {name: value + beyond})
+    with pytest.raises(ValidationError, match="kv_timeout_s"):
+        Settings(kv_timeout_s=0)
+    needed = {"reasoning_start_str": "a", "reasoning_end_str": "z", "speculative_model": "m", "speculative_tokens": 1}
+    for name, most in LONGEST.items():
+        Settings(**needed | {name: "1," * (most // 2 - 1) + "11"})
+        with pytest.raises(ValidationError, match=name):
+            Settings(**needed | {name: "1," * (most // 2) + "1"})
 
 
 def test_a_model_that_is_nowhere_is_told_at_once(capsys):
