@@ -7,18 +7,12 @@ from typing import Any
 import pytest
 
 import collector.sql
-from collector.measure import latencies
-from collector.query import queries
 from collector.query.queries import Queries
 from collector.query.template import no_rows_without, part, render
 from collector.sql.fragment import FALSE, TRUE, Fragment, all_of, any_of, negated
-from collector.status import IngestStatus
-from collector.store.expiry import Expiry
-from collector.store.retention import parse_retention
 from tests.collector.rows import NOW, SECOND, Rows, trace_id
 
 SQL = Path(collector.sql.__file__).parent
-METRICS = ("ttft", "itl", "kv_evictions", "kv_usage", "attainment")
 A = Fragment("a = {a:String}", {"a": "x"})
 B = Fragment("b", {"b": 1})
 
@@ -94,65 +88,13 @@ def test_no_part_is_unused():
     assert {name.replace(".", "/") for name in used} == names("parts")
 
 
-def test_every_query_is_run_with_the_fragments_that_it_names(api, rows, on_segment, live, monkeypatch):
-    run = set()
-
-    def recorded(path, fragments):
-        run.add(path)
-        return render(path, fragments)
-
-    monkeypatch.setattr(queries, "render", recorded)
-    made = rows.requests([{"segment": "one", "status": "error"} for _ in range(20)])
-    rows.tokens(rows.request(), [400_000, 1])
-    rows.phases(made[0], [("decode", SECOND)])
-    rows.step(start=NOW - SECOND)
-    rows.kv_event(start=NOW - SECOND)
-    rows.cold_start(start=NOW - SECOND, duration=SECOND)
-    sample = {"time": NOW // 10**6 - 1000, "service": "s", "instance": "i", "name": "up", "kind": "gauge", "value": 1.0}
-    rows.insert("samples", [sample])
-    rows.causes(
-        [(made[0], {"rest_preempted_us": 99, "ttft_others_prompts_us": 9, "inflicted_us": 7}), (rows.request(), {})]
-    )
-    victim = {"trace_id": made[0]["trace_id"], "request_span_id": bytes.fromhex(made[0]["span_id"])}
-    rows.kv_event(start=NOW - 3 * SECOND // 2, beneficiary=made[1]["trace_id"], **victim)
-    api("summary")
-    assert "queries/ended_since" not in run, "no request ended after a window that ends now"
-    api("summary", end="-1m")
-    with monkeypatch.context() as patch:
-        patch.setattr(Queries, "remembers", False)
-        patch.setattr(latencies, "_FEW", 0)
-        api("summary", start="-6d")
-        api("summary")
-    api("summary", start="-6d")
-    rows.request(weight=2.0)
-    rows.open(start=NOW - 90 * SECOND, seen=NOW)
-    for segment in ("one", "two"):  # the second one may have the end of a request that is counted already
-        on_segment(segment)
-        live.counters.on_explained(segment)
-        live.refresh()
-    for path in ("slos", "requests", "kv", "cold_starts", "engines", "processes", "incidents"):
-        api(path)
-    api("summary", model="m")
-    api("goodput", ttft="1s", surface=1)
-    for metric in METRICS:
-        api("timeseries", metric=metric)
-    api("timeseries", metric="requests", slo="chat")
-    api("requests", status="in_flight")
-    api("requests", limit=1)
-    api("summary", group_by="model")
-    api("compare", **{"a.model": "m", "b.model": "n"})
-    rows.causes([(rows.request(tenant="t"), {"ttft_busy_us": 500_000, "rest_batch_us": 500_000})])
-    api("explain", tenant="t", e2e="10ms", replay=True)
-    api("explain", metric="ttft")
-    for path in ("samples/latencies", "explain", "differences", "heatmap", "labels", "changes"):
-        api(path)
-    api(f"requests/{made[0]['trace_id']}")
-    api("processes/timeline", **{name: made[0][name] for name in ("service", "instance")})
-    api("verdict", end="-1h", start="-2h")
-    for path in ("spans", "spans/names", "storage"):
-        api(path)
-    Expiry(rows.store, parse_retention("90d,acme/requests=1d"), IngestStatus()).run_once()
-    assert run - names("parts") == names("queries")
+def test_no_query_is_unused():
+    """Those of an endpoint, a counter or a round are run by its tests."""
+    used = {f"{table}_by_hour" for table in ("requests", "tokens")}
+    used |= {f"segment_{table}" for table in ("requests", "kv_events", "cold_starts", "causes")}
+    for path in SQL.parent.rglob("*.py"):
+        used |= set(re.findall(r'"(\w+)"', path.read_text()))
+    assert names("queries") <= {f"queries/{name}" for name in used}
 
 
 def test_a_query_that_says_which_tables_it_needs_reads_these(module_store):
@@ -167,9 +109,10 @@ def test_a_query_that_says_which_tables_it_needs_reads_these(module_store):
         assert {*tables} <= {table for (table,) in stored} & read, name
 
 
-def test_tokens_of_a_few_minutes_are_found_by_the_primary_key(module_store):
+def test_tokens_of_a_few_minutes_are_found_by_the_primary_key(rows):
+    rows.tokens(rows.request(), [400_000, 1])
     sql = render("queries/requests_with_tokens", {})
-    explained = module_store.query(f"EXPLAIN indexes = 1 {sql}", {"minutes": [60, 120], "trace_ids": ["00" * 16]})
+    explained = rows.store.query(f"EXPLAIN indexes = 1 {sql}", {"minutes": [60, 120], "trace_ids": ["00" * 16]})
     assert "(minute in 2-element set)" in "".join(str(row[0]) for row in explained.result_rows)
 
 
