@@ -119,7 +119,7 @@ def params(view: View, chosen: Mapping[str, str], side: str) -> tuple[tuple[str,
     of_side = {name[2:]: value for name, value in chosen.items() if name.startswith(f"{side}.")}
     start, end = of_side.pop("start", view.start), of_side.pop("end", view.end)
     if "at" in chosen:
-        span = timedelta(seconds=_SECONDS.get(chosen.get("span", "1h"), 3600))
+        span = timedelta(seconds=_SECONDS.get(chosen.get("span", ""), _SECONDS["1h"]))
         at = instant(chosen["at"])
         first, last = (at - span, at) if side == "a" else (at, at + span)
         start, end = filters.written(first), filters.written(last)

@@ -104,6 +104,11 @@ def test_a_table_has_units_and_nothing_for_what_is_not_known():
             {"start": "2026-11-21T10:30:00Z", "end": "2026-11-21T10:45:00Z", "tenant": "a", "variant": "v3"},
         ),
         (
+            {"at": "2026-11-21T10:30:00Z", "span": "2h", "b.variant": "v4"},  # of a link that somebody has changed
+            {"start": "2026-11-21T09:30:00Z", "end": "2026-11-21T10:30:00Z", "tenant": "a", "variant": "v3"},
+            {"start": "2026-11-21T10:30:00Z", "end": "2026-11-21T11:30:00Z", "tenant": "a", "variant": "v4"},
+        ),
+        (
             sides.times(VIEW, timedelta(days=1)),
             {"start": "2026-11-20T10:00:00Z", "end": "2026-11-20T11:00:00Z", "tenant": "a", "variant": "v3"},
             {"start": VIEW.start, "end": VIEW.end, "tenant": "a", "variant": "v3"},

@@ -290,6 +290,7 @@ def test_the_map_and_last_weeks_are_of_the_prompts_whose_length_is_chosen(show):
     page = show("explore", answers, week="true", min_input_tokens="120", max_input_tokens="3717", tenant="a")
     assert not page.exception, "two parts are told that there is no such thing"
     assert len(page.error) == 2
+    assert any("requests** of the range" in one.value for one in page.markdown)
     maps = [asked for path, asked in show.asked if path == "heatmap"]
     assert [one["start"] for one in maps] != [maps[0]["start"]] * 2, "of the range, and of a week before"
     for one in maps:

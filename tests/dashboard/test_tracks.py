@@ -235,6 +235,13 @@ class TestWhy:
         assert why.why(late, None) == ""
         assert why.why(late, self.explained()) == ""
 
+    def test_three_causes_are_named_that_have_a_tenth_of_what_is_beyond_typical(self):
+        late = request(verdicts=[bad(miss("ttft", 1.0, 11.0))])
+        names = ("waiting", "others' prompts", "host gap", "cold start")
+        for excess, named in (((9.0, 1.0), 2), ((9.1, 0.9), 1), ((3.0, 3.0, 2.0, 2.0), 3)):
+            causes = [cause(name, "ttft", 10.0, s) for name, s in zip(names, excess, strict=False)]
+            assert why.why(late, self.explained(*causes)).count("10.0 s") == named
+
     def test_causes_that_people_call_by_one_name_are_added_up_and_ordered_by_what_is_beyond_typical(self):
         explained = self.explained(
             cause("alone", "rest", 9.0, 0.1), cause("waiting", "ttft", 1.0, 1.0), cause("waiting", "rest", 2.0, 2.0)
