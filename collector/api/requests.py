@@ -23,7 +23,7 @@ from collector.measure.answers import WindowOut
 from collector.measure.evaluation import open_requests
 from collector.measure.held_up import by_kv
 from collector.measure.hops import read_hops, without_doubles
-from collector.measure.in_flight import InFlight
+from collector.measure.in_flight import InFlight, known_ns
 from collector.measure.reader import Reader
 from collector.measure.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
 from collector.measure.row_causes import RowCauses, causes_of_rows
@@ -245,7 +245,7 @@ def _announced(reader: Reader, in_flight: InFlight, places: list[int], status: s
         {name: values[i] for name, values in in_flight.columns.items()}
         | UNKNOWN_IN_FLIGHT
         | {"status": status, "trace_id_hex": key[:32], "span_id_hex": key[32:], "began_ns": began_ns}
-        | {"gap_ns": in_flight.longest_gap_ns(i)}
+        | {"gap_ns": known_ns(in_flight.gap_ns[i])}
         | {name: known[key][name] if key in known else other for name, other in _ONLY_ANNOUNCED.items()}
         for i, key, began_ns in zip(places, keys, began, strict=True)
     ]

@@ -134,7 +134,7 @@ class Explained:
             gap = np.ceil(rest.sum(0) / later)
             more = rows["tpot_more_us"].astype(np.int32)  # modulo 2^32, as the table has it
             tpot = np.where((later > 0) & (rows["is_bound"] == 0) & (gap + more > 0), gap + more, np.nan)
-        has_token = rows["first_token"] != 0
+        has_token = rows["first_token"].astype(bool)
         return cls(rows, Times(first, rest, later, has_token), first.sum(0), tpot)
 
     @classmethod

@@ -67,13 +67,8 @@ class InFlight:
     @property
     def first_token_ns(self) -> Ints:
         """TTFT, or the time that the request has waited for its first token; 0 if nobody measured it."""
-        known = self.ttft_ns >= 0
-        waited = np.where(known, np.minimum(self.ttft_ns, self.elapsed_ns), self.elapsed_ns)
+        waited = np.where(self.ttft_ns >= 0, np.minimum(self.ttft_ns, self.elapsed_ns), self.elapsed_ns)
         return np.where(self.unmeasured, 0, waited)
-
-    def longest_gap_ns(self, i: int) -> int | None:
-        """The longest wait between two tokens of a request so far, or since its latest token."""
-        return int(self.gap_ns[i]) if self.gap_ns[i] >= 0 else None
 
     def longest_missed_ns(self, latency: str) -> Ints:
         """The largest whole threshold of a latency that each request is past and cannot meet any more; -1 for none.
@@ -207,6 +202,11 @@ def read_announced(queries: Queries, selection: Fragment, **bounds: int) -> Mapp
     ended = queries.array("ended_announced", {}, np.uint64, first_ns=min(announced["began_ns"]))
     is_open = ~np.isin(np.array(announced.pop("key"), np.uint64), ended)
     return defaultdict(list, {name: [*compress(values, is_open)] for name, values in announced.items()})
+
+
+def known_ns(ns: np.int64) -> int | None:
+    """A time of an `InFlight`; None for -1."""
+    return int(ns) if ns >= 0 else None
 
 
 def judge_in_flight(

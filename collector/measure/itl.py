@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.measure.answers import LEVELS, Distribution, seconds
-from collector.measure.slices import is_short, narrow, whole_hours
+from collector.measure.slices import narrow, whole_hours
 from collector.measure.times import DAY_NS, HOUR_NS
 from collector.measure.window import Window
 from collector.query.past_days import partition
@@ -53,7 +53,7 @@ _NONE: Final[Counts] = (np.empty(0, np.uint8), np.empty(0, np.uint8))
 
 
 def itl(queries: Queries, window: Window, first_ns: int | None = None) -> Distribution:
-    """The distribution over tokens. Without a token that is old enough, no request is read.
+    """The distribution over tokens. Without a token, no request is read.
 
     No request of the window began before `first_ns`. None: the store is asked for the first start.
     """
@@ -73,13 +73,10 @@ def itl_by(queries: Queries, window: Window, column: str) -> dict[str, Distribut
 
 
 def _has_tokens(queries: Queries, window: Window) -> bool:
-    """Tell whether any token may be as old as the window's end. To look at the days costs as much as a short window."""
-    if not queries.remembers:
-        return bool(queries.rows("itl_exists", end_ns=window.end_ns))
-    if is_short(window.start_ns, window.end_ns):
+    """Tell whether there may be a token; one that is as old as the window's end, where nothing is remembered."""
+    if queries.remembers:
         return queries.may_have_rows("tokens")
-    last = partition(window.end_ns // DAY_NS)
-    return any(table == "tokens" and day <= last for table, day in queries.versions())
+    return bool(queries.rows("itl_exists", end_ns=window.end_ns))
 
 
 def distribution(values_us: Array, counts: Array) -> Distribution:

@@ -76,8 +76,8 @@ def _given_up(reader: Reader, window: Window) -> tuple[InFlight, Ints]:
     not_ended = open_requests(reader, replace(window, start_ns=min(window.start_ns, window.end_ns - DAY_NS)))
     given_up = not_ended.lost_at_ns.copy()
     for i in np.flatnonzero(not_ended.is_lost).tolist():
-        at_ns = reader.given_up_ns(not_ended.key(i))
-        given_up[i] = max(given_up[i], at_ns if at_ns <= window.end_ns else 0)
+        if (at_ns := reader.given_up_ns(not_ended.key(i))) <= window.end_ns:
+            given_up[i] = max(given_up[i], at_ns)
     inside = given_up >= window.start_ns
     return not_ended.where(inside), given_up[inside]
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from collector.answer import Answer
 from collector.measure.answers import PhaseOut, WindowOut, seconds
 from collector.measure.evaluation import open_requests
+from collector.measure.in_flight import known_ns
 from collector.measure.reader import Reader
 from collector.measure.times import SECOND_NS
 from collector.measure.window import Window
@@ -122,7 +123,7 @@ def _in_flight(reader: Reader, window: Window, process: Process) -> list[Lane]:
             span_id=columns["span_id"][i].hex(),
             offset_s=(int(in_flight.began_ns[i]) - window.start_ns) / SECOND_NS,
             e2e_s=int(in_flight.elapsed_ns[i]) / SECOND_NS,
-            ttft_s=seconds(int(in_flight.ttft_ns[i]) if in_flight.ttft_ns[i] >= 0 else None),
+            ttft_s=seconds(known_ns(in_flight.ttft_ns[i])),
             status="lost" if in_flight.is_lost[i] else "in_flight",
             tenant=columns["tenant"][i],
             input_tokens=None,

@@ -10,7 +10,7 @@ from collector.measure import verdicts
 from collector.measure.answers import PhaseOut, seconds
 from collector.measure.deadlines import Deadlines, deadlines
 from collector.measure.hops import MOST_OF_A_TRACE, hops_of
-from collector.measure.in_flight import judge_in_flight, last_steps
+from collector.measure.in_flight import judge_in_flight, known_ns, last_steps
 from collector.measure.reader import Reader
 from collector.measure.request_causes import RequestCauses, causes_of
 from collector.measure.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
@@ -225,7 +225,7 @@ def _open(reader: Reader, row: Mapping[str, Any]) -> RequestRow:
         heard_until_ns=reader.heard_until_ns,
     )
     (judgement,) = verdicts.of_open(reader.slos, in_flight, [0])
-    told = {"status": "lost" if in_flight.is_lost[0] else "in_flight", "gap_ns": in_flight.longest_gap_ns(0)}
+    told = {"status": "lost" if in_flight.is_lost[0] else "in_flight", "gap_ns": known_ns(in_flight.gap_ns[0])}
     return request_row({**row, **told}, judgement)
 
 

@@ -103,7 +103,7 @@ class Beyond:
 def shares(excess: Sequence[float]) -> list[float | None]:
     """The share of each cause in all excess; one that took less than typical has none. None without any excess."""
     whole = sum(max(one, 0.0) for one in excess)
-    return [max(one, 0.0) / whole if whole > 0 else None for one in excess]
+    return [max(one, 0.0) / whole if whole else None for one in excess]
 
 
 @dataclass(frozen=True)
@@ -139,14 +139,14 @@ class Bad:
         first, rest = self.times.ttft[places].sum(0), self.times.rest[places].sum(0)
         likely = self._relieved(promises, first, rest)
         slack = _SIGMAS * self.error
-        if np.isnan(slack[(first > 0) | (rest > 0)]).any():
+        if np.isnan(slack[np.logical_or(first, rest)]).any():
             return Without(likely, None, None)
         slack = np.nan_to_num(slack)
         both = self.times.ttft[_UNEXPLAINED], self.times.rest[_UNEXPLAINED]
         doubt = (0.0, 0.0) if "unexplained" in causes else both
         least = (np.maximum(removed - slack, 0.0) for removed in (first, rest))
         most = (
-            removed + np.where(removed > 0, slack, 0.0) + unexplained
+            removed + np.where(removed, slack, 0.0) + unexplained
             for removed, unexplained in zip((first, rest), doubt, strict=True)
         )
         return Without(likely, self._relieved(promises, *least, at_least=True), self._relieved(promises, *most))
@@ -179,7 +179,7 @@ class Bad:
         """
         left = np.maximum(self.times.rest.sum(0) - removed, 0.0)
         gap = left if at_least else np.maximum(self.gap - removed, left / later)
-        return np.where(removed > 0, np.minimum(self.gap, gap), self.gap)
+        return np.where(removed, np.minimum(self.gap, gap), self.gap)
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,6 @@ def wanted(
     """
     if asked is None and missed is None:
         return (TRUE if slo is None else selects(slo, "chosen")), None
-    if asked == "pending":
-        return FALSE, 0
     cells, parts = Cells(reader.slos), slices([window.end_ns, window.start_ns])
     ended = read_ended(reader.queries, window.filter, cells, parts, others=Fragment("count()"))
     judged, chosen = ended.judged, [*range(len(reader.slos))] if slo is None else [reader.slos.index(slo)]

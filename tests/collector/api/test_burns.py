@@ -298,6 +298,9 @@ class TestAPromiseToEachTenant:
 
     def test_a_name_for_which_no_filter_asks_has_no_list(self, api, rows):
         self.ended(rows, "big", 5000, 0)
-        self.ended(rows, "t" * 257, 0, 20)
-        (burn,) = api("incidents")["incidents"]
-        assert (burn["requests_affected"], burn["requests"]) == (20, [])
+        for length in (256, 257):
+            self.ended(rows, "t" * length, 0, 20)
+        burns = api("incidents")["incidents"]
+        assert {(len(burn["tenant"]), burn["requests_affected"], len(burn["requests"])) for burn in burns} == {
+            (256, 20, 1), (257, 20, 0),
+        }  # fmt: skip

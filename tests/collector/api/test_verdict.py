@@ -52,12 +52,12 @@ def boxed(api, monkeypatch):
 class TestBroken:
     def test_it_says_who_why_and_what_without(self, rows, api):
         store(rows, chats(300, variant="v1"), ago=7000)
-        store(rows, [*chats(20, variant="v1"), *slow(64, variant="v2"), *slow(6, variant="v1")], ago=100)
+        store(rows, [*chats(20, variant="v1"), *slow(64, variant="kv"), *slow(6, variant="v1")], ago=100)
         answer = api("verdict")
         assert told(answer) == {
             "state": "broken",
             "sentence": "chat is not kept: 22.22 % good in the last hour, 95 % promised. Since 09:58 UTC.",
-            "who": "91.42 % of the bad requests are of variant v2 (of the good 0 %).",
+            "who": "91.42 % of the bad requests are of variant kv (of the good 0 %).",
             "why": "Cause: stall (100 % of what they took beyond good requests).",
             "without": "Without it, 100 % since then would be good instead of 22.22 %.",
             "slo": "chat",
@@ -73,7 +73,7 @@ class TestBroken:
         assert [slo["requests"]["total"] for slo in others["slos"]] == [0] * len(others["slos"])
         assert nested(answer) == [("change", ["slo_burn"])]
         (change,) = answer["boxes"]
-        assert (change["bad"], change["title"]) == (64, "engine has a new variant: v2")
+        assert (change["bad"], change["instance"], change["title"]) == (64, None, "engine has a new variant: kv")
         assert answer["since_ns"] == change["inside"][0]["since_ns"] == NOW - 100 * SECOND - 89 * MS
         assert pages(answer["links"]) == ["explore", "compare", "tail", "runbook"]
         api("compare", **answer["links"][1]["params"])
@@ -113,7 +113,9 @@ class TestBroken:
         rows.clear()
         store(rows, chats(50, instance="old"), ago=300)
         store(rows, [*slow(20, instance="new"), *slow(4, instance="old")], ago=35)
-        assert nested(boxed()) == [("process", ["slo_burn"])], "none of its starts is known"
+        answer = boxed()
+        assert nested(answer) == [("process", ["slo_burn"])], "none of its starts is known"
+        assert answer["boxes"][0]["instance"] == "new"
 
     def test_requests_of_a_process_that_hangs_have_not_ended(self, rows, api):
         store(rows, chats(4, instance="works"), ago=200)
@@ -137,6 +139,7 @@ class TestBroken:
         answer = api("verdict")
         assert nested(answer) == [("engine_hung", []), ("slo_burn", [])]
         assert answer["boxes"][1]["why"] is answer["without"] is None
+        assert pages(answer["boxes"][1]["links"]) == ["explore", "tail", "runbook"], "of its two lists the first one"
         assert answer["why"].startswith("Most of them have not ended. engine stuck: 18 requests wait")
         told = api("explain", slo="chat")["sentence"]
         assert told.startswith("18 bad requests have not ended: engine stuck: 18 requests wait for a first token")

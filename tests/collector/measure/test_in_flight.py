@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from collector.measure.in_flight import InFlight, judge_in_flight, read_in_flight
+from collector.measure.in_flight import InFlight, judge_in_flight, known_ns, read_in_flight
 from collector.process import Process
 from collector.query.queries import Queries
 from collector.slo.model import LabelRule, Promise, Slo, Thresholds
@@ -40,8 +40,10 @@ def in_flight(*, elapsed, ttft=-1, unmeasured=False, later=1, stuck=False, lost=
         (in_flight(elapsed=101), {"ttft": 100}, True),
         (in_flight(elapsed=900, ttft=100), {"ttft": 100}, False),
         (in_flight(elapsed=900, ttft=101), {"ttft": 100}, True),
+        (in_flight(elapsed=900, ttft=0), {"ttft": 100}, False),
         (in_flight(elapsed=50, ttft=101), {"ttft": 60}, False),  # its announcement cannot know that
         (in_flight(elapsed=110, ttft=10, later=3, stuck=True), {"tpot": 33}, True),
+        (in_flight(elapsed=100, ttft=0, later=3, stuck=True), {"tpot": 33}, True),
         (in_flight(elapsed=110, ttft=10, later=3, stuck=True), {"tpot": 34}, False),
         (in_flight(elapsed=112, ttft=10, later=3, stuck=True), {"tpot": 34}, False),
         (in_flight(elapsed=113, ttft=10, later=3, stuck=True), {"tpot": 34}, True),
@@ -230,4 +232,4 @@ def test_a_silence_is_a_gap_up_to_the_announcement(last_token, gap, seen, longes
     columns |= {"last_token_ns": [last_token], "gap_ns": [gap]}
     found = judge_in_flight(columns, {}, end_ns=120, lost_after_ns=SECOND, heard_until_ns=120)
     assert found.gap_ns.tolist() == [longest]
-    assert found.longest_gap_ns(0) == (None if longest < 0 else longest)
+    assert known_ns(found.gap_ns[0]) == (None if longest < 0 else longest)
