@@ -232,6 +232,11 @@ def test_an_empty_store_shows_how_to_connect_and_nothing_else(show):
         "Arrived so far: 3 payloads, refused 2 (unreadable: 2); 1 200 spans, left out 0."
     )
     assert html(shown).count('tt-slos"') == 0
+    shown = show(
+        "", answers(nothing, engines={"engines": [], "window": WINDOW}, collector=collector | {"listeners": {}})
+    )
+    (how,) = (one.value for one in shown.markdown if "OTLP" in one.value)
+    assert re.findall(r"http://[^:`]+:(\d+)`", how) == ["4318", "4318", "4317"], "the usual ones"
     seen = show("", answers(nothing))
     assert not any("OTEL_EXPORTER_OTLP_ENDPOINT" in one.value for one in seen.markdown)
     assert 'class="tt-slos"' in html(seen)

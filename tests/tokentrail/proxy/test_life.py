@@ -219,6 +219,11 @@ def test_connections_are_kept_on_both_sides():
     assert asyncio.run(run()) == (3, 1)
 
 
+async def probed(proxy):
+    async with aiohttp.ClientSession(proxy.admin_url) as session:
+        return [(await session.get(path)).status for path in ("/healthz", "/readyz")]
+
+
 def test_stopping_waits_for_requests_under_way_and_takes_no_new_ones():
     async def run(drain_timeout_s):
         go = asyncio.Event()
@@ -229,11 +234,11 @@ def test_stopping_waits_for_requests_under_way_and_takes_no_new_ones():
         ):
             await client.send()
             await client.receive(until=first_chunk)
+            assert await probed(proxy) == [200, 200]
             stopping = asyncio.create_task(proxy.stop())
             if drain_timeout_s > 1:
                 await asyncio.sleep(0.05)
-                async with aiohttp.ClientSession() as session, session.get(f"{proxy.admin_url}/readyz") as ready:
-                    assert ready.status == 503
+                assert await probed(proxy) == [200, 503]
                 with pytest.raises(ConnectionRefusedError):
                     await Client(proxy.url).__aenter__()
                 go.set()
