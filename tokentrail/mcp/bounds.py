@@ -12,8 +12,8 @@ MOST_CHARACTERS: Final = 60_000
 """Of an answer as JSON: some 20,000 tokens of a model."""
 LONGEST_TEXT: Final = 300
 _LONGEST_KEY: Final = 100
-_MOST_OF_A_LIST: Final = (50, 20, 10, 5, 2, 0)
-"""An answer that is too long is cut to fewer elements of each list."""
+_MOST_OF_A_LIST: Final = 50
+"""Elements. An answer that is too long then has half as many of each list, and again."""
 _DIGITS: Final = 6
 
 
@@ -22,10 +22,9 @@ def bounded(answer: Any) -> Any:
 
     A list that was cut has `{"left_out": n}` as its last element.
     """
-    for most in _MOST_OF_A_LIST:
-        shortened = _bounded(answer, most)
-        if len(json.dumps(shortened)) <= MOST_CHARACTERS:
-            break
+    most = _MOST_OF_A_LIST
+    while len(json.dumps(shortened := _bounded(answer, most))) > MOST_CHARACTERS and most:
+        most //= 2
     return shortened
 
 
