@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from collector.measure.chance import difference, share
 from tests.collector.rows import NOW, SECOND
 from tokentrail.cli.compare import show
 from tokentrail.shared.formatting import count, duration, significant
@@ -179,6 +180,9 @@ def test_sampled_requests_count_by_their_weight(compare, rows):
         interval = got["ratios"]["ttft"][level]
         assert interval["low"] < 1.5 < interval["high"]
     assert got["b"]["requests"]["total"] == pytest.approx(4000, rel=0.05)
+    counts = [got[side]["requests"] for side in "ab"]
+    of_all = difference(*(share(one["good"], one["total"]) for one in counts))
+    assert got["attainment"]["low"] < of_all.low < of_all.high < got["attainment"]["high"], "some tell no more than all"
 
 
 def test_a_side_without_requests_is_not_decided_and_an_unknown_value_is_no_zero(compare, rows):
