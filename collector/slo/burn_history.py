@@ -132,7 +132,7 @@ class Watched:
         judged, bad = (_sums(one, self._long) for one in (self._minutes.judged, self._minutes.bad))
         over = (self._bad > self._share * self._judged) & (bad > self._share * judged)
         fires = np.flatnonzero(over & (bad >= self._rule.least_bad))
-        return fires, np.flatnonzero(np.diff(self._last_calm[fires], prepend=-2))
+        return fires, np.unique(self._last_calm[fires], return_index=True)[1]
 
     def _stretch(self, fires: Ints) -> Stretch | None:
         """The burn whose rule fires in these minutes."""

@@ -21,7 +21,6 @@ class ActiveSegment:
         self._fsync = fsync
         self.opened_at_s = opened_at_s
         self.size = 0
-        self._dirty = False
         self._file = path.open("xb", buffering=0)
         try:
             sync_folder(path.parent)
@@ -33,14 +32,12 @@ class ActiveSegment:
     def append(self, data: bytes) -> None:
         """Write bytes and make them durable as the policy says. After an OSError the file ends where it did before."""
         self._roll_back()
-        self._dirty = True
         view = memoryview(data)
         while view:
             view = view[self._file.write(view) :]
         if self._fsync is Fsync.ACK:
             os.fsync(self._file.fileno())
         self.size += len(data)
-        self._dirty = False
 
     def seal(self) -> Segment:
         """Close the file for good."""
@@ -49,7 +46,6 @@ class ActiveSegment:
         return Segment(self._path, self.size)
 
     def _roll_back(self) -> None:
-        if self._dirty:
+        if self._file.tell() != self.size:
             self._file.truncate(self.size)
             self._file.seek(self.size)
-            self._dirty = False
