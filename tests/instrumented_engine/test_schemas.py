@@ -1,12 +1,14 @@
 """What a request may ask for: the last value of each side that is taken, and the first that is refused."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
-from instrumented_engine.server.schemas import ChatRequest, CompletionRequest
+from instrumented_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
 from instrumented_engine.server.strict import shown
 
-LIMITS = {
+LIMITS: dict[str, tuple[list[Any], list[Any]]] = {
     "model": (["m", "m" * 1024], ["", "m" * 1025]),
     "max_tokens": ([1], [0]),
     "n": ([1, 256], [0, 257]),
@@ -37,7 +39,8 @@ WITH = {"length_penalty": {"use_beam_search": True}, "top_logprobs": {"logprobs"
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_each_parameter_is_taken_up_to_its_limits_and_refused_beyond(name):
-    kind, asked = CompletionRequest, {"prompt": "a"}
+    kind: type[GenerationRequest] = CompletionRequest
+    asked: dict[str, Any] = {"prompt": "a"}
     if name not in CompletionRequest.model_fields:
         kind, asked = ChatRequest, {"messages": [{"role": "user", "content": "a"}]}
     taken, refused = LIMITS[name]

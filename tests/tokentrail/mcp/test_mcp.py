@@ -379,10 +379,10 @@ def test_a_long_answer_has_fewer_elements_and_says_how_many_are_missing():
     deep = bounded({"rows": [{"inside": ["t" * 300] * 60}] * 60})
     assert len(json.dumps(deep)) <= MOST_CHARACTERS
     assert deep["rows"][0]["inside"][-1] == {"left_out": 48}, "50, 25 and then 12 of each"
-    full = {f"k{number}": ["t" * 290] * 10 for number in range(10, 30)} | {"last": ""}
+    full = {f"k{number}": ["t" * 295] * 20 for number in range(10, 20)} | {"last": ""}
     full["last"] = "t" * (MOST_CHARACTERS - len(json.dumps(full)))
     assert bounded(full) == full
-    assert bounded(full | {"one": 1})["k10"] == ["t" * 290] * 6 + [{"left_out": 4}]
+    assert bounded(full | {"one": 1})["k10"] == ["t" * 295] * 12 + [{"left_out": 8}]
     keys = bounded({f"{number}\n{'k' * 300}": number for number in range(80)})
     assert (len(keys), keys["left_out"], max(map(len, keys))) == (51, 30, 100)
     assert bounded([None, True, 7, 123456789.123]) == [None, True, 7, 123457000.0]
