@@ -29,7 +29,7 @@ DEVICE_GAUGES: tuple[tuple[str, str, Callable[[nvml.NvidiaDevice], float | None]
 
 def exposition(service: Service) -> tuple[bytes, str]:
     """The metrics in Prometheus' text format, as vLLM has them, and its media type."""
-    registry = CollectorRegistry(auto_describe=False)
+    registry = CollectorRegistry()
     registry.register(_EngineState(service))
     return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 

@@ -85,22 +85,24 @@ def test_vectors_as_transformers(tmp_path, activation, first):
     ("file", "change", "message"),
     [
         ("config.json", {"hidden_act": "tanh"}, "hidden_act"),
+        ("config.json", "{", r"config\.json cannot be read: Expecting"),
+        ("1_Pooling/config.json", "[]", r"config\.json must hold a JSON object"),
         ("config.json", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ("config.json", {"num_hidden_layers": 4}, "encoder.layer.3.attention.self.query.weight"),
         ("config.json", {"num_attention_heads": 0}, "num_attention_heads"),
         ("config.json", {"vocab_size": 61}, "another shape"),
         ("config.json", {"max_position_embeddings": 41}, "another shape"),
         ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "first token are supported"),
-        ("model.safetensors", None, "no usable model.safetensors"),
+        ("model.safetensors", "", "no usable model.safetensors"),
     ],
 )
 def test_models_that_are_refused(tmp_path, file, change, message):
     save(tmp_path)
     path = tmp_path / file
     path.parent.mkdir(exist_ok=True)
-    path.write_text(
-        "" if change is None else json.dumps((json.loads(path.read_text()) if path.exists() else {}) | change)
-    )
+    if isinstance(change, dict):
+        change = json.dumps((json.loads(path.read_text()) if path.exists() else {}) | change)
+    path.write_text(change)
     with pytest.raises(ModelError, match=message):
         load_bert(tmp_path, torch.float32, CPU)
 

@@ -97,6 +97,23 @@ def test_samplers_decide_requests_and_not_the_engines_own_spans():
     assert {span.name for span in trail.spans()} == {semconv.STEP_SPAN}
 
 
+def test_a_sampler_sees_the_span_of_the_headers_and_without_headers_the_current_one():
+    asked = []
+
+    class Parents(ParentBased):
+        def should_sample(self, parent_context, *args, **kwargs):
+            asked.append(trace.get_current_span(parent_context).get_span_context().span_id)
+            assert parent_context is not None
+            return super().should_sample(parent_context, *args, **kwargs)
+
+    trail = MemoryTrail(sampler=Parents(ALWAYS_OFF))
+    current = trace.SpanContext(7, 9, is_remote=False, trace_flags=trace.TraceFlags(1))
+    with trace.use_span(trace.NonRecordingSpan(current)):
+        sampled = [start(trail, carrier=carrier).sampled for carrier in (SAMPLED, UNSAMPLED, None, {"x": "y"})]
+    assert asked == [int(SPAN, 16), int(SPAN, 16), 9, 9]
+    assert sampled == [True, False, True, True]
+
+
 def test_a_ratio_is_about_kept():
     trail = MemoryTrail(sampler=ParentBased(TraceIdRatioBased(0.25)))
     ids = trail._provider.id_generator

@@ -14,6 +14,7 @@ import tokentrail
 from tests.tokentrail.proxy.support import request_span
 from tests.tokentrail.support import MS
 from tokentrail import observe, semconv
+from tokentrail.testing import MemoryTrail
 
 CHUNKS = [
     {"id": "c-1", "model": "m-2", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
@@ -389,9 +390,19 @@ def test_a_stream_of_httpx_with_another_status_than_success_is_an_error(method, 
     assert ended(trail)[:2] == (("ok" if method else "cancelled", None) if status == 200 else ("error", str(status)))
 
 
-def test_an_http_response_with_another_status_than_success_is_an_error(trail):
-    observe(lambda: httpx.Response(500), trail=trail)
-    assert ended(trail)[:2] == ("error", "500")
+@pytest.mark.parametrize(("status", "told"), [(299, ("ok", None)), (300, ("error", "300")), (500, ("error", "500"))])
+def test_an_http_response_with_another_status_than_success_is_an_error(status, told):
+    trail = MemoryTrail()
+    observe(lambda: httpx.Response(status), trail=trail)
+    assert ended(trail)[:2] == told
+    refused, trail = type("Refused", (Exception,), {"status_code": status}), MemoryTrail()
+
+    def fail():
+        raise refused
+
+    with pytest.raises(refused):
+        observe(fail, trail=trail)
+    assert ended(trail)[:2] == ("error", "Refused" if status < 300 else str(status))
 
 
 def test_a_raw_response_that_nobody_reads_is_cancelled(trail, clock):

@@ -365,7 +365,7 @@ def _asked(params: Any) -> dict[str, Any]:
         semconv.REQUEST_MAX_TOKENS: params.max_tokens,
         semconv.REQUEST_TEMPERATURE: params.temperature,
         semconv.REQUEST_TOP_P: params.top_p,
-        semconv.REQUEST_TOP_K: params.top_k if params.top_k and params.top_k > 0 else None,
+        semconv.REQUEST_TOP_K: params.top_k if (params.top_k or 0) > 0 else None,
         semconv.REQUEST_STREAM: getattr(params.output_kind, "name", "") != "FINAL_ONLY",
     }
     return {key: value for key, value in asked.items() if value is not None}

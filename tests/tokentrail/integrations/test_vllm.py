@@ -425,3 +425,15 @@ def test_what_is_special_about_the_sampling_is_a_label(vllm, params, given, labe
     v.step(10, v.output(key, events=FIRST, finish="STOP"))
     [row] = [span for trail in v.trails for span in trail.spans() if span.name.startswith("chat ")]
     assert labels_of(row) == labels
+
+
+def test_sampling_parameters_that_say_nothing_are_no_attributes(vllm):
+    v, told = vllm(), []
+    usual = {"max_tokens": None, "temperature": 0.0, "top_p": 0.5, "output_kind": SimpleNamespace(name="FINAL_ONLY")}
+    for top_k in (None, -1, 0, 1):
+        v.step(10, v.output(v.add(sampling_params=SimpleNamespace(**usual, top_k=top_k)), events=FIRST, finish="STOP"))
+        *_, row = (span for trail in v.trails for span in trail.spans() if span.name.startswith("chat "))
+        told.append({name: value for name, value in row.attributes.items() if name.startswith("gen_ai.request.")})
+    asked = {"gen_ai.request.temperature": 0.0, "gen_ai.request.top_p": 0.5, "gen_ai.request.stream": False}
+    model = {"gen_ai.request.model": told[0]["gen_ai.request.model"]}
+    assert told == [*[model | asked] * 3, model | asked | {"gen_ai.request.top_k": 1}]

@@ -23,9 +23,10 @@ from tests.tokentrail.proxy.support import (
     proxied,
     request_span,
 )  # fmt: skip
-from tokentrail import semconv
+from tokentrail import now_ns, semconv
 from tokentrail.cli.app import app
 from tokentrail.proxy import flushes, server
+from tokentrail.proxy.counters import ChunkTimes
 from tokentrail.proxy.server import Proxy
 from tokentrail.proxy.settings import ProxySettings, WrongSetting
 from tokentrail.shared import open_files
@@ -261,15 +262,35 @@ def test_metrics_count_what_passed():
             for path in (CHAT, CHAT, "/v1/models"):
                 async with session.post(proxy.url + path, json=BODY) as answer:
                     await answer.read()
+            spans = len(proxy.trail.spans())
             async with session.get(f"{proxy.admin_url}/metrics") as page:
-                return await page.text()
+                text = await page.text()
+            late = proxy.trail.start_request(operation="chat", model="m")
+            proxy.trail.shutdown()
+            proxy.trail.step(1, now_ns(), now_ns(), [late])
+            async with session.get(f"{proxy.admin_url}/metrics") as page:
+                return text, spans, await page.text()
 
-    text = asyncio.run(run())
+    text, spans, later = asyncio.run(run())
+    assert f"tokentrail_proxy_spans_exported_total {spans}.0" in text
+    assert "tokentrail_proxy_spans_queued 0.0" in text
+    assert "spans_dropped_total{" not in text
+    assert re.search(r'tokentrail_proxy_spans_dropped_total{reason="shutdown"} 2.0', later), "the step and its token"
     assert 'tokentrail_proxy_requests_total{operation="chat",outcome="ok"} 2.0' in text
     assert 'tokentrail_proxy_requests_total{operation="",outcome="passed"} 1.0' in text
     assert "tokentrail_proxy_requests_in_flight 0.0" in text
     held_s = float(re.search(r"tokentrail_proxy_chunk_seconds_sum (\S+)", text)[1])
     assert 0 < held_s < 60
+
+
+def test_a_chunk_is_counted_up_to_the_bound_that_it_took_and_the_slowest_behind_all():
+    held = ChunkTimes()
+    for seconds in (1e-5, 0.5, 10.0, 10.1):
+        held.observe(seconds)
+    (histogram,) = held.collect()
+    counted = {sample.labels.get("le"): sample.value for sample in histogram.samples}
+    assert [counted[bound] for bound in ("1e-05", "3e-05", "0.1", "1.0", "10.0", "+Inf")] == [1, 1, 1, 2, 3, 4]
+    assert counted[None] == pytest.approx(20.60001)
 
 
 def test_arrivals_reach_the_trail_while_the_answer_goes_on(monkeypatch):
