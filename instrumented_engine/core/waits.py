@@ -35,8 +35,9 @@ def _reasons(scheduler: Scheduler, plan: Plan) -> Iterator[tuple[Sequence, Wait]
     """Each waiting sequence and its reason: a later arrival goes first, or else the reason of the queue's first."""
     if plan.wait is None:
         return
-    head = scheduler.waiting[0].order
-    newest = max((sequence.arrival for sequence in scheduler.running if sequence.order < head), default=-1)
+    first = scheduler.waiting[0]
+    ahead = [sequence.arrival for sequence in scheduler.running if sequence.order < first.order]
+    newest = max(ahead, default=first.arrival)
     for sequence in scheduler.waiting:
         yield sequence, Wait.PRIORITY if newest > sequence.arrival else plan.wait
         newest = max(newest, sequence.arrival)

@@ -49,6 +49,8 @@ CACHED = {"input_tokens": 15, "cache_read_input_tokens": 1000, "cache_creation_i
         # A gateway's prompt contains them, unless it is too short.
         ([chat(1022, 9, **CACHED, prompt_tokens_details={"cached_tokens": 1000})], (1022, 1000, 7, 9, None)),
         ([chat(15, 9, cache_read_input_tokens=1000)], (1015, 1000, None, 9, None)),
+        ([chat(1000, 9, cache_read_input_tokens=1000)], (1000, 1000, None, 9, None)),
+        ([chat(999, 9, cache_read_input_tokens=1000)], (1999, 1000, None, 9, None)),
         ([chat(7, 9, input_tokens=0, output_tokens=0)], (7, None, None, 9, None)),
         ([chat(0, 0, input_tokens=7, output_tokens=9)], (7, None, None, 9, None)),
         # Reasoning: among the output, beside it, and beside it without a name.
