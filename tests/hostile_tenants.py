@@ -184,8 +184,8 @@ def _exposed_differently(sides):
         time.sleep(1.0)
 
 
-def run(seconds, folder, *, rules=True, lost_after_s=15, names=80):
-    """Send for so long, and `names` new names a second; what differs, and a summary of what was compared.
+def run(seconds, folder, *, rules=True, lost_after_s=15, names=80, tick_s=TICK_S):
+    """Send for so long, with `names` new names each `tick_s`; what differs, and a summary of what was compared.
 
     Without `rules`, alerts are not compared.
     """
@@ -206,7 +206,7 @@ def run(seconds, folder, *, rules=True, lost_after_s=15, names=80):
             for tenant, hostile in (("acme", forger), ("mallory", flood)):
                 for status in sides[1].send(tenant, hostile.bodies(now_s - began_s)):
                     statuses[tenant, status] = statuses.get((tenant, status), 0) + 1
-            time.sleep(max(0.0, TICK_S - (time.time() - now_s)))
+            time.sleep(max(0.0, tick_s - (time.time() - now_s)))
         end_s = time.time()
         times = f"start={int(began_s) - 60}&end={end_s:.3f}"
         _wait_until_settled(sides, end_s)

@@ -38,19 +38,19 @@ METRICS = (
 PROCESS_METRICS = ("kv_evictions", "preemptions", "kv_usage", "running", "waiting")
 
 ANSWERED = {
-    "/api/v1/overview": ASKED,
+    "/api/v1/overview": ("",),
     "/api/v1/summary": [*ASKED, "group_by=label.team"],
     "/api/v1/goodput": [f"ttft=1s&surface=1&{asked}" for asked in ASKED],
     "/api/v1/explain": [*ASKED, "slo=ours", "ttft=1ms&without=wait_kv,stall"],
     "/api/v1/compare": ["a.start=-1h&a.end=-3s&b.start=-3s", "a.model=acme-model&b.model="],
     "/api/v1/check": [*(f"slo=all&{asked}" for asked in ASKED), "slo=ours&against.start=-2h&against.end=-1h"],
-    "/api/v1/differences": [*ASKED, "select.status=error", "slo=ours"],
+    "/api/v1/differences": ["", "slo=ours&select.status=error"],
     "/api/v1/heatmap": [*ASKED, "metric=e2e&slo=ours"],
     "/api/v1/labels": ASKED,
     "/api/v1/changes": ASKED,
-    "/api/v1/verdict": ASKED,
+    "/api/v1/verdict": ("",),
     "/api/v1/slos": ASKED,
-    "/api/v1/slos/all": ASKED,
+    "/api/v1/slos/all": ("",),
     "/api/v1/requests": [
         *ASKED,
         "sort=ttft",
@@ -70,7 +70,7 @@ ANSWERED = {
     "/api/v1/spans": ("", "service=globex-service"),
     "/api/v1/spans/names": ("",),
 }
-"""Queries of a route that a tenant's key is answered."""
+"""Queries of a route that a tenant's key is answered. Filters reach the longest of them as they reach the others."""
 REFUSED = {
     "/api/v1/kv": ASKED,
     "/api/v1/cold_starts": ASKED,
@@ -106,16 +106,17 @@ def paths(queries):
     return [f"{path}?{query}" for path, each in queries.items() for query in each]
 
 
+TELL_MORE = ["/api/v1/differences?", f"/api/v1/requests/{TRACE}?"]
+"""An admin learns more from these also where there is one tenant. They name no tenant."""
 OF_ALL = [
     path
     for path in paths({**ANSWERED, "/api/v1/goodput": ["ttft=1s&surface=1&"], "/api/v1/check": ["slo=all&"]})
-    if path.endswith(("?", "&")) or path.startswith(("/api/v1/timeseries?metric=", "/api/v1/compare?a.start"))
+    if path not in TELL_MORE
+    and (path.endswith(("?", "&")) or path.startswith(("/api/v1/timeseries?metric=", "/api/v1/compare?a.start")))
 ]
 """What an admin asks about both tenants as each asks about itself, without filters."""
 NAMES_ALL = [f"/api/v1/{name}?" for name in ("overview", "explain", "verdict", "slos", "incidents")]
-"""An admin learns more from these of OF_ALL also where there is one tenant. They name the tenants."""
-TELL_MORE = ["/api/v1/differences?", f"/api/v1/requests/{TRACE}?"]
-"""An admin learns more from these, too, which name none."""
+"""An admin learns more from these of OF_ALL, too. They name the tenants."""
 OF_PROCESSES = [*TELL_MORE, *(path for path in paths(REFUSED) if "tenant=" not in path)]
 """What an admin asks before and after the other tenant's data came."""
 

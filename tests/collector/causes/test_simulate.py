@@ -12,7 +12,7 @@ EXACT = Law(context=1 * US, attention=2 * US, noise=0, gap=0)
 """Steps of whole microseconds."""
 REAL = replace(EXACT, step=EXACT.step + 400)
 """The real engine's clock cuts off what is below a microsecond: this, and not one microsecond by a rounding error."""
-MIXED = chats(300, rate=12, seed=3)
+MIXED = chats(150, rate=16, seed=3)
 
 
 def device(law, **more):
