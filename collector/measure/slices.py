@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.measure.times import HOUR_NS, SECOND_NS
-from collector.query.past_days import partition, rows_in, size_of_columns
+from collector.query.past_days import Versions, partition, rows_in, size_of_columns
 from collector.query.queries import Queries
 from collector.query.template import part
 from collector.sql.fragment import Fragment, any_of
@@ -115,10 +115,22 @@ class Slice:
             return ask(query, fragments)
         reads = queries.versions_of(self.table, *self.hours)
         if self.column == ARRIVED:  # the days of these rows may be others, and only a deletion changes them
-            reads = {**reads, **queries.deletions_of(self.table)}
-        elif not any(map(rows_in, reads.values())):
+            deletions = queries.deletions_of(self.table)
+            reads = {**reads, **deletions}
+            has_rows = self.hours[1] * HOUR_NS > _first_arrival_ns(queries, deletions) - _LONGEST_INSERT_NS
+        else:
+            has_rows = any(map(rows_in, reads.values()))
+        if not has_rows:
             return nothing()
         return queries.of_hours((query, depends_on), fragments, reads, lambda: ask(query, fragments), size)
+
+
+def _first_arrival_ns(queries: Queries, deletions: Versions) -> int:
+    """When the first request arrived that is stored; 0 while there is none. Later inserts bring later arrivals."""
+    asked = queries.remembered(
+        "first_arrival", [*deletions], lambda: queries.columns("first_arrival"), size_of_columns, deletions
+    )
+    return int(asked["first_ns"][0])
 
 
 def _packed(values: Sequence[Any]) -> npt.NDArray[Any]:

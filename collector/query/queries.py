@@ -151,6 +151,8 @@ class Queries:
         self, query: str, fragments: Mapping[str, Fragment] | None = None, /, **parameters: Any
     ) -> dict[str, Sequence[Any]]:
         """The columns of the result, by name. A result without rows may come without names: every column is empty."""
+        if self._reads_nothing(query):
+            return defaultdict(list)
         result = self._once((query, fragments, parameters), lambda: self._result(query, fragments, parameters))
         return defaultdict(list, zip(result.column_names, result.result_columns, strict=True))
 
@@ -158,6 +160,8 @@ class Queries:
         self, query: str, fragments: Mapping[str, Fragment], row: npt.DTypeLike, /, **parameters: Any
     ) -> npt.NDArray[Any]:
         """The rows of the result as an array. `row` has the columns' types, all of a fixed width."""
+        if self._reads_nothing(query):
+            return np.empty(0, row)
         return self._once((query, fragments, row, parameters), lambda: self._array(query, fragments, row, parameters))
 
     def query(self, sql: str, parameters: dict[str, Any], settings: Mapping[str, Any]) -> QueryResult:

@@ -1,5 +1,6 @@
 -- Requests that were announced and not lost before `start_ns`, each described by its latest announcement (collector.measure.in_flight).
 -- Some have ended since: ended_announced.sql has their keys.
+-- no rows without: open_requests
 SELECT
     $parts.in_flight_columns, last_token_ns, gap_ns,
     toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(seen) AS seen_ns,

@@ -1,5 +1,6 @@
 -- The times of requests in causes: of all, or by their keys of one in `every`, and of those that are chosen. A request that was explained
 -- again may have several rows, of which the highest version counts: FINAL takes 23 ms for these columns, whether it finds a row or none.
+-- no rows without: causes
 SELECT
     toUnixTimestamp64Nano(end), request_key, cityHash64(engine, service, instance, process_tenant), weight,
     toUInt32(if(output_tokens IS NULL, 4294967295, greatest(assumeNotNull(output_tokens), 1) - 1)), tpot_more_us, error_permille,

@@ -114,6 +114,19 @@ def test_long_windows_remember_what_arrived_whatever_its_day(api, arrive, rows):
     assert burns()["ticket-slow"] == 0.0
 
 
+def test_an_insert_that_took_minutes_counts_though_the_first_that_was_seen_began_later(api, arrive, clock):
+    """Six hours later, the window of page-slow begins between the two: only the longer ones have the slow insert."""
+    arrive(NOW + MINUTE, 0, n=10)
+    clock.now += 5 * MINUTE
+    assert {burn["long_burn"] for burn in api("slos/all")["burn"]} == {10.0}
+    arrive(NOW - SECOND, 0, n=10, status="ok")
+    clock.now = NOW + 6 * HOUR
+    burns = {burn["name"]: burn["long_burn"] for burn in api("slos/all")["burn"]}
+    assert (burns["page-slow"], burns["ticket-fast"], burns["ticket-slow"]) == (10.0, 5.0, 5.0)
+    arrive(NOW - 2 * DAY, 0, n=20, status="ok")  # a day comes back from a backup
+    assert [burn["long_burn"] for burn in api("slos/all")["burn"]][-2:] == [5.0, 2.5]
+
+
 @pytest.mark.parametrize("ahead_s", [11, 86_000])
 def test_what_ended_in_the_future_is_of_the_time_at_which_it_arrived(ahead_s, api, arrive, clock):
     """It was in no window until its time came, and was then played as if it happened in the present."""
