@@ -20,6 +20,7 @@ from collector.receive.checked import ItemLimits
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
+from collector.samples.scraper import ScrapeLimits
 from collector.service import Service
 from collector.settings import Settings
 from collector.signals import TRACES
@@ -334,6 +335,24 @@ def test_a_chain_has_the_limits_of_the_settings(tmp_path):
     )  # fmt: skip
     chain = Chain(TRACES, given, Mock(embedded=True), IngestStatus(), Limiter())
     assert (chain.log.limits, chain.ingest.limits) == (of_log, of_items)
+
+
+@pytest.mark.parametrize(
+    ("limits", "settings"),
+    [
+        (LogLimits, {name: name for name in ("segment_bytes", "segment_age_s", "dedup_retention_s")}),
+        (LogLimits, {"max_bytes": "wal_max_bytes"}),
+        (ItemLimits, {"max_bytes": "max_span_bytes", "max_attributes": "max_span_attributes"}),
+        (ItemLimits, {"max_days": "max_payload_days", "max_future_s": "max_future_s"}),
+        (BodyLimits, {"under_way": "receive_buffer_bytes"}),
+        (QueryLimits, {name: f"query_{name}" for name in ("concurrency", "waiting", "timeout_s", "memory_bytes")}),
+        (ScrapeLimits, {name: f"scrape_{name}" for name in ("interval_s", "timeout_s", "max_bytes", "max_series")}),
+    ],
+)
+def test_a_limit_that_is_not_given_is_the_default_of_the_settings(limits, settings):
+    assert {name: getattr(limits, name) for name in settings} == {
+        name: Settings.model_fields[setting].default for name, setting in settings.items()
+    }
 
 
 def test_the_service_starts_against_the_flow_and_stops_with_it(service):

@@ -55,7 +55,9 @@ def test_it_shows_the_past_too(api, busy):
 
 def test_the_steps_follow_the_window_unless_one_is_given(api, busy):
     assert api("overview", step="7s")["timeseries"]["ttft"]["step_s"] == 7.0
-    assert [step_s(seconds) for seconds in (1, 900, 901, 3600, 86_400, 2_592_000)] == [1, 10, 15, 60, 1800, 43_200]
+    in_s = {1: 1, 180: 2, 300: 5, 900: 10, 901: 15, 1800: 30, 3600: 60}
+    in_h = {3: 120, 6: 300, 12: 600, 20: 900, 24: 1800, 72: 3600, 168: 7200, 336: 21_600, 720: 43_200, 1440: 86_400}
+    assert {seconds: step_s(seconds) for seconds in in_s} | {h: step_s(h * 3600) for h in in_h} == in_s | in_h
     assert all(seconds / step_s(seconds) <= 90 for seconds in range(1, 90 * 86_400, 9_973))
 
 

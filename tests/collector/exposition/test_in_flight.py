@@ -22,11 +22,15 @@ class TestInFlight:
         assert samples["tokentrail_slo_in_flight_violations", "slo=all"] == 0
         assert samples["tokentrail_requests_in_flight", "service_instance_id=i-1", "service_name=engine"] == 1
         assert slo(scrape()) == (1, 0)
+        clock.now += 60 * SECOND
+        rows.insert("open_requests", [hung | {"seen": clock.now}])
+        samples = scrape()
+        assert (slo(samples), slo(samples, "all")) == ((1, 0), (1, 0)), "it was bad for one SLO and is for two"
         clock.now += 3 * SECOND
-        arrive(CHAT | {"trace_id": hung["trace_id"], "e2e": 5 * SECOND, "ttft_ns": 4 * SECOND}, CHAT)
+        arrive(CHAT | {"trace_id": hung["trace_id"], "e2e": 65 * SECOND, "ttft_ns": 4 * SECOND}, CHAT)
         samples = scrape()
         assert slo(samples) == (2, 1)
-        assert slo(samples, "all") == (2, 2)
+        assert slo(samples, "all") == (2, 1)
         assert samples["tokentrail_slo_in_flight_violations", "slo=chat"] == 0
         assert samples["tokentrail_requests_in_flight", "service_instance_id=i-1", "service_name=engine"] == 0
 
