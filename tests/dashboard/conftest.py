@@ -130,7 +130,10 @@ def components_found():
 
 @pytest.fixture
 def show(monkeypatch, components_found):
-    """Run a page over the answer to each path of the API; the last page that it drew. `show.asked` is what it asked."""
+    """Run a page over the answer to each path of the API; the last page that it drew. `show.asked` is what it asked.
+
+    Without answers, it asks a collector at this address.
+    """
     from streamlit.testing.v1 import AppTest
     from streamlit.util import calc_hash
 
@@ -146,8 +149,9 @@ def show(monkeypatch, components_found):
             return told if isinstance(told, httpx.Response) else httpx.Response(200, json=told)
 
         monkeypatch.setenv("TOKENTRAIL_API_URL", address)
-        client = httpx.Client(base_url="http://collector/api/v1/", transport=httpx.MockTransport(answer))
-        monkeypatch.setattr(api, "_client", lambda *_: client)
+        if answers:
+            client = httpx.Client(base_url="http://collector/api/v1/", transport=httpx.MockTransport(answer))
+            monkeypatch.setattr(api, "_client", lambda *_: client)
         api.forget()
         app = AppTest.from_file(str(PAGES), default_timeout=300)
         app._page_hash = calc_hash(page)

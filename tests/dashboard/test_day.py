@@ -89,7 +89,7 @@ def test_what_fires_is_above_with_its_cause_first(now):
     )
 
 
-@pytest.mark.parametrize("width", [PHONE, 1024, 1440])
+@pytest.mark.parametrize("width", [PHONE, 1024, 1280, 1440, 1920])
 def test_it_fits_a_phone_a_tablet_and_a_screen(now, width):
     before = now.viewport_size
     try:
@@ -146,4 +146,4 @@ def test_the_tail_says_what_each_cause_costs_and_leaves_out_a_time(page, day_url
     href = page.locator(".tt-many a").first.get_attribute("href")
     page.goto(f"{day_url}{href}")
     trace = httpx.URL(href).params["trace_id"]
-    page.wait_for_function(f"document.title.startsWith('Request {trace[:8]}')")
+    page.wait_for_function(f"document.title === 'Request {trace[:8]} · tokentrail'")
