@@ -122,13 +122,13 @@ class Limiter:
         with self._lock:
             for kind in {kind for kind, _ in seen}:
                 known = self._names[tenant, kind]
-                new = {name for k, name in seen if k == kind} - known.keys()
-                if new and len(known) + len(new) > most:
+                names = {name for k, name in seen if k == kind}
+                if len(known.keys() | names) > most:
                     _forget(known, now_s - _FORGET_S)
-                if new and len(known) + len(new) > most:
+                if len(known.keys() | names) > most:
                     msg = (
                         f"{_who(tenant)} has more than {most} {kind} in an hour, among them "
-                        f"{min(new)[:100]!r}; is an id sent in place of a name?"
+                        f"{min(names - known.keys())[:100]!r}; is an id sent in place of a name?"
                     )
                     self.count(tenant, kind)
                     raise LimitedError(msg, retry_after_s=60)

@@ -188,6 +188,16 @@ def test_a_name_that_is_not_used_for_an_hour_makes_room(limiter, clock):
         check_names(one, names_body("old"))
 
 
+def test_a_name_that_comes_back_after_an_hour_counts_beside_a_new_one(limiter, clock):
+    one, request = limiter(names=1), Request()
+    check_names(one, names_body("old"))
+    clock.now += 3601
+    for model in ("old", "new"):
+        request.span("chat m", kind=2, attributes={"gen_ai.request.model": model})
+    with pytest.raises(LimitedError, match="more than 1 models"):
+        check_names(one, request.body())
+
+
 def test_a_name_that_is_used_makes_no_room(limiter, clock):
     one = limiter(names=1)
     for _ in range(3):
