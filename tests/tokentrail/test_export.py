@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.tokentrail.support import DELIVERED, MS, REFUSED, RETRY, T0, exporter, run_out, start
 from tokentrail import semconv
 from tokentrail._encode.envelope import Payload
-from tokentrail._host.books import SAMPLED_OUT
+from tokentrail._host.books import SAMPLED_OUT, TrailStats
 from tokentrail._host.guard import logger
 from tokentrail._send.export import MAX_AGE_S, MAX_ATTEMPTS
 from tokentrail.testing import MemoryTrail, MemoryTransport, SendResult, SendStatus
@@ -252,7 +252,7 @@ def test_a_payload_is_not_tried_for_ever(caplog):
     assert "lost 1 spans" in caplog.text
 
 
-def test_a_payload_that_is_too_large_is_halved_at_once():
+def test_a_payload_that_is_too_large_is_halved_at_once(caplog):
     bodies = []
 
     def collector(body):
@@ -260,10 +260,12 @@ def test_a_payload_that_is_too_large_is_halved_at_once():
         return DELIVERED if len(body) <= 2 else SendResult(SendStatus.TOO_LARGE, "413")
 
     queue = exporter(collector)
+    assert queue.stats == TrailStats(0, 0, 0, {}, pending=0, abandoned=0, errors=0, left_out=0, sampled_out=0)
     queue.offer(Payload(b"abcdef", 6))
     run_out(queue)
     assert bodies == [b"abcdef", b"abc", b"def", b"a", b"bc", b"d", b"ef"]
     assert (queue.stats.exported, queue.stats.drops) == (6, {})
+    assert "lost" not in caplog.text
 
 
 def test_a_single_span_that_is_too_large_is_refused():

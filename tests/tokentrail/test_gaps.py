@@ -178,6 +178,20 @@ def test_a_client_sees_the_first_text(trail, outputs, seen_ms):
     assert (None if told is None else round(told * 1e3)) == seen_ms
 
 
+@pytest.mark.parametrize(
+    ("choices", "tokens", "told"),
+    [((0, 0), 2, None), ((0, 0), 90, 0), ((0, 1), 2, 0), ((0, 1), None, 0), ((0, 0), None, None)],
+)
+def test_tokens_that_did_not_come_one_after_another_are_told(trail, choices, tokens, told):
+    recording = Recording(start(trail))
+    for ms, choice in enumerate(choices):
+        recording.arrived(choice, 5, 0, T0 + 50 * ms * MS)
+    if tokens is not None:
+        recording.event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": tokens}})
+    recording.end(T0 + 500 * MS)
+    assert attributes_of(trail).get(semconv.ARRIVED_TOKENS) == told
+
+
 def test_an_arrival_that_ends_a_wait_reaches_the_trail_at_once(trail, clock):
     recording = Recording(start(trail), batched=True)
     at(trail, clock, 1)

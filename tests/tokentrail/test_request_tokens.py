@@ -58,11 +58,15 @@ def test_chunks_after_the_end(trail):
         (lambda r: r.token(-1), 0, 1),
         (lambda r: r.token("x"), 0, 1),
         (lambda r: r.token(5_000), 5_000, 0),
+        (lambda r: r.token(65_536), 65_536, 0),
         (lambda r: r.token(65_537), 0, 1),
         (lambda r: r.token(at_ns="x"), 1, 1),
         (lambda r: r.tokens(5), 0, 1),
         (lambda r: r.tokens([T0, None, T0 + MS]), 2, 1),
+        (lambda r: r.tokens([T0] * 65_536), 65_536, 0),
         (lambda r: r.tokens([T0] * 65_537), 65_536, 1),
+        (lambda r: r.choice(65_535).token(), 1, 0),
+        (lambda r: r.choice(65_536).token(), 1, 1),
     ],
 )
 def test_chunks_keep_what_is_good(tolerant, call, kept, errors):

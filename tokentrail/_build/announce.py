@@ -62,7 +62,7 @@ class Announcements:
         slots = self._bench.slots
         longest = slots.longest_gap(np.arange(slots.capacity), now)
         is_news = (longest >= SETTLED_NS) & (longest > slots.told_gap + slots.told_gap // _NEWS)
-        return is_news & (slots.wait > 0) & (slots.announcement < NEVER)
+        return is_news & (slots.announcement < NEVER)
 
     def _lost_tokens(self, slot: int) -> bool:
         """Whether records of the request's tokens are lost, so that its waits are not known."""

@@ -159,7 +159,6 @@ class _Answer(HTTPResponse):
 
     def __init__(self, sock: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self.fp.close()
         self.fp = io.BufferedReader(_Reads(sock))
 
 
