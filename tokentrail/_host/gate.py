@@ -26,7 +26,7 @@ class Gate:
     def __init__(self) -> None:
         self._next = threading.Lock()
         self._held = threading.Lock()
-        self._owner = 0
+        self._owner: int | None = None
 
     def acquire(self) -> bool:
         """Waits for the gate. False when this thread holds it already: it was interrupted by a signal handler."""
@@ -39,7 +39,7 @@ class Gate:
 
     def release(self) -> None:
         """Lets the next one in."""
-        self._owner = 0
+        self._owner = None
         self._held.release()
 
 

@@ -219,9 +219,8 @@ class Exporter:
         if self._clock() - entry.since_s >= MAX_AGE_S:
             self._remove(entry, EXPIRED)
             return entry.payload.spans, EXPIRED
-        if entry.attempts == 1:
-            entry.passed = self._delivered
         if entry.attempts < MAX_ATTEMPTS:
+            entry.passed = self._delivered  # it is still the first one, so nothing passes it
             return 0, ""
         if self._delivered > entry.passed:
             return self._split(entry), REFUSED
