@@ -179,6 +179,7 @@ def test_curves_share_a_logarithmic_axis_and_names_of_others_are_no_markup():
     )
     assert a[1] - a[0] == pytest.approx(a[2] - a[1], abs=0.2)  # tenfold is as far as tenfold
     assert b == a[:2]
+    assert (a[0], a[-1]) == (curves.LEFT, curves.WIDTH - 8)
     ticks = re.findall(r'<text x="([^"]+)"[^>]*>([^<]*)', svg)
     assert [told for _, told in ticks] == ["0%", "50%", "90%", "100%", "1.00 ms", "10.0 ms", "100 ms"]
     assert [float(x) for x, _ in ticks[-3:]] == a

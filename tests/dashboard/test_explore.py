@@ -96,6 +96,12 @@ def test_the_selected_are_compared_with_the_others_of_their_time_or_with_all(mon
         assert question["slo"] == "chat"
 
 
+def test_a_bound_of_nothing_is_no_bound():
+    times = (T0, T0 + 600)
+    assert Selection(*times, 0.0, 0.5).bounds("ttft") == {"metric": "ttft", "at_most": "0.500000000s"}
+    assert Selection(*times, 0.0, None).bounds("ttft") == Selection(*times).bounds("ttft") == {}
+
+
 def test_the_sentence_counts_the_cells_whose_middle_is_selected():
     answer = grid(
         cell(0, 1, 5, bad=5),

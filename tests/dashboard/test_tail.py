@@ -109,6 +109,7 @@ def test_the_sentence_says_what_was_kept_and_what_the_slowest_took(shown):
         "typical ones 60.0 ms to 190 ms. Most was KV. 12 of the bad requests failed."
     )
     assert "Typical: the middle half of good requests of the same model." in [one.value for one in page.caption]
+    assert any(re.fullmatch(r"\*\*The slowest \d+\*\*, one bar each: a click .*", one.value) for one in page.markdown)
 
 
 def test_causes_stand_in_the_order_of_the_answer_with_what_each_is_worth(shown):
@@ -223,8 +224,9 @@ def test_names_of_others_are_text_and_culprits_have_links():
             "trace_id": None,
             "span_id": None,
             "time_s": 9.0,
-            "share": 0.15,
+            "share": 0.1,
         },
+        {"by": "tenant", "name": "fifth", "trace_id": None, "span_id": None, "time_s": 9.0, "share": 0.1},
         {"by": "model", "name": "little", "trace_id": None, "span_id": None, "time_s": 9.0, "share": 0.01},
     ]
     told = tail.where(group("stall", "stall", 9.0), [part("stall", 9.0, culprits=culprits)], VIEW)
@@ -232,6 +234,7 @@ def test_names_of_others_are_text_and_culprits_have_links():
     assert "tenant=globex" in told
     assert f"trace_id={'ab' * 16}" in told
     assert "prompts of 1024 to 2047 tokens" in told
+    assert "fifth" not in told, "four of them"
     assert "little" not in told, "less than a tenth"
     palette = Palette.of(explanation())
     assert "<img" not in bars.stacked([bars.Bar(evil, evil, {"stall": 1.0}, 1)], palette)

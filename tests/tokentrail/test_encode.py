@@ -55,6 +55,7 @@ def test_a_span_is_what_opentelemetry_would_write(span):
         (Fraction(1, 4), "double_value", 0.25),
         (2**63, "string_value", str(2**63)),
         (-(2**63), "int_value", -(2**63)),
+        (-(2**63) - 1, "string_value", str(-(2**63) - 1)),
         ("\ud800", "string_value", "?"),
         (object, "string_value", "<class 'object'>"),
         (b"x", "string_value", "b'x'"),

@@ -383,6 +383,8 @@ def test_a_long_answer_has_fewer_elements_and_says_how_many_are_missing():
     full["last"] = "t" * (MOST_CHARACTERS - len(json.dumps(full)))
     assert bounded(full) == full
     assert bounded(full | {"one": 1})["k10"] == ["t" * 295] * 12 + [{"left_out": 8}]
+    wide = bounded({f"k{number}": ["t" * 295] * 20 for number in range(30)})
+    assert (len(wide), wide["left_out"], len(wide["k0"])) == (21, 10, 7), "an object keeps 20 fields"
     keys = bounded({f"{number}\n{'k' * 300}": number for number in range(80)})
     assert (len(keys), keys["left_out"], max(map(len, keys))) == (51, 30, 100)
     assert bounded([None, True, 7, 123456789.123]) == [None, True, 7, 123457000.0]
