@@ -96,7 +96,7 @@ class RunningSums:
         time = np.clip(time, self._times[0], self._times[-1])
         left = np.clip(np.searchsorted(self._times, time, "right") - 1, 0, len(self._times) - 2)
         span = self._times[left + 1] - self._times[left]
-        share = (time - self._times[left]) / np.where(span > 0, span, 1)
+        share = (time - self._times[left]) / np.where(span, span, 1)
         before = self._sums[left]
         result: Floats = before + (self._sums[left + 1] - before) * share[:, None]
         return result

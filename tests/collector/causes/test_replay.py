@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from collector.causes.learn import learn
 from collector.causes.replay import Replay, replay
-from tests.support.simulated_engine import MS, Law, chats, run
+from tests.support.simulated_engine import MS, Faults, Law, S, chats, run
 
 LAW = Law()
 TOO_LONG = 400 * MS
@@ -52,10 +53,20 @@ def test_only_wanted_requests_count_and_those_that_are_left_out_never_come(ordin
     )
 
 
-def test_a_recorded_run_comes_again_step_by_step(ordinary):
-    """The first replay has the steps as they were, so each request is where it was."""
-    found = replayed(ordinary, replays=0)
-    requests = ordinary.requests
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(),
+        Faults(ready=2 * S, freezes=((6 * S, 300 * MS), (9 * S, 400 * MS))),
+        Faults(slow=((5 * S, 25 * S, 1.3),)),
+    ],
+    ids=["none", "cold start and stalls", "slow device"],
+)
+def test_a_recorded_run_comes_again_step_by_step(ordinary, faults):
+    """The first replay has the steps as they were, and what hindered them, so each request is where it was."""
+    recorded = run(chats(300, seed=7), law=LAW, seed=7, faults=faults)
+    found = replayed(recorded, replays=0, reference=learn(*ordinary.tables, former=None))
+    requests = recorded.requests
     for latency, truth in ((found.ttft, requests["ttft_ns"]), (found.e2e, requests["end"] - requests["start"])):
         assert np.quantile(np.abs(latency[0] - truth), 0.9) < 0.5 * MS
     assert found.attainment(np.ones(300)).high == 1

@@ -7,7 +7,7 @@ from collector.causes.columns import traffic
 from collector.causes.explain import explain_process
 from collector.causes.learn import learn
 from collector.causes.names import PARTS
-from collector.causes.timeline import line_up
+from collector.causes.timeline import RunningSums, line_up
 from tests.support.simulated_engine import EPOCH, MS, chats, run
 
 
@@ -99,3 +99,10 @@ def test_what_is_after_the_last_step_is_unexplained(ordinary, reference):
     inside = ordinary.requests["end"] < end
     assert set(found.level[inside]) == {"steps"}
     assert found.rest_us[inside, PARTS.index("unexplained")].sum() == 0
+
+
+def test_sums_grow_within_and_between_steps_and_stand_before_the_first_and_after_a_last_one_of_no_length():
+    steps = lined_up(start=[0, 10], duration_ns=[5, 0], running=[1.0, 1.0], step=[1, 2])
+    sums = RunningSums(steps, np.array([[5.0], [0.0]]), np.array([[0.0], [2.0]]))
+    at = np.array([-1.0, 0.0, 2.5, 5.0, 7.5, 10.0, 20.0]) * MS
+    assert sums.at(at)[:, 0].tolist() == [0, 0, 2.5, 5, 6, 7, 7]

@@ -14,6 +14,7 @@ WAIT_S = 120
 def test_a_store_is_open_when_the_collector_says_that_it_is_ready(monkeypatch):
     status, closed, told, done = IngestStatus(), [], [], threading.Event()
     opener = StoreOpener("http://127.0.0.1:1/x", status, retry_s=0.01)
+    assert "the store http://127.0.0.1:1/x is not open yet: " in status.snapshot().reason
 
     class Opened:
         def close(self):
