@@ -26,7 +26,7 @@ from tokentrail import semconv
 
 pytestmark = pytest.mark.slow
 
-PAYLOADS = 40
+PAYLOADS = 24
 WINDOW_S = 600
 SLOS = """
 slos:

@@ -44,19 +44,6 @@ def test_what_was_acknowledged_before_sigterm_is_in_the_store_after(tmp_path):
     assert list((tmp_path / "data" / "wal").glob("*.wal")) == []
 
 
-def test_a_repetition_after_a_restart_is_not_stored_again_and_sigint_ends_it_too(tmp_path):
-    collector = Collector(tmp_path / "data").start()
-    assert collector.post(token_body(trace=1)).status_code == 200
-    collector.wait_until_stored()
-    collector.kill()
-    collector.start()
-    assert collector.post(token_body(trace=1)).status_code == 200
-    collector.process.send_signal(signal.SIGINT)
-    assert collector.process.wait(120) == 0
-    collector.stop()
-    assert stored_tokens(tmp_path / "data") == {(1, index): 1 for index in range(3)}
-
-
 class Client(threading.Thread):
     """Sends bodies and, like any OTLP exporter, sends the same bytes again until they are acknowledged."""
 
@@ -95,7 +82,7 @@ def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exa
     clients = [Client(collector, itertools.count(first, 4)) for first in (1, 2, 3, 4)]
     for client in clients:
         client.start()
-    for n in range(1, 4):
+    for n in (1, 2):
         collector.wait_until(lambda n=n: sum(len(c.acknowledged) for c in clients) >= 2 * n)
         threading.Event().wait(chance.uniform(0.1, 0.9))
         collector.kill()
@@ -112,8 +99,8 @@ def test_killed_again_and_again_under_load_every_acknowledged_token_is_there_exa
     assert {(trace, index) for trace in acknowledged for index in range(20)} <= set(stored)
 
 
-def test_a_crash_of_a_library_ends_the_process_and_what_was_acknowledged_is_stored_after(tmp_path):
-    """ClickHouse would catch the signal and store nothing from then on."""
+def test_a_crash_of_a_library_ends_the_process_and_what_was_acknowledged_is_stored_after_and_once(tmp_path):
+    """ClickHouse would catch the signal and store nothing from then on. SIGINT ends it well."""
     collector = Collector(tmp_path / "data").start()
     for trace, number in ((1, signal.SIGSEGV), (2, signal.SIGABRT)):
         assert collector.post(token_body(trace=trace)).status_code == 200
@@ -123,8 +110,11 @@ def test_a_crash_of_a_library_ends_the_process_and_what_was_acknowledged_is_stor
         assert collector.process.wait(120) in (-number, -signal.SIGSEGV)
         assert Path(collector.log.name).read_text().count("Fatal Python error") == trace
         collector.start()
+        assert collector.post(token_body(trace=trace)).status_code == 200, "a sender repeats it"
     assert collector.post(token_body(trace=3)).status_code == 200
-    assert collector.stop() == 0
+    collector.process.send_signal(signal.SIGINT)
+    assert collector.process.wait(120) == 0
+    collector.stop()
     stored = stored_tokens(tmp_path / "data")
     assert stored == dict.fromkeys(((trace, index) for trace in (1, 2, 3) for index in range(3)), 1)
 
