@@ -104,6 +104,15 @@ def test_the_latencies_of_a_request_add_up_and_one_answer_alone_has_gaps(trail):
         run_all(engine, make_request(trail, [1, 2], n=n, max_tokens=max_tokens).sequences)
     counted = [histogram.buckets[-1][1] for histogram in (latencies.per_output_token, latencies.decode)]
     assert counted == [1, 3]
+    assert 0 < latencies.prefill.sum < 1, "s: it was scheduled before"
+
+
+def test_tokens_of_one_step_have_no_time_between_them(trail):
+    engine = make_engine(trail, clock=ticking(), burst=3)
+    run_all(engine, [make_sequence(trail, [1, 2], max_tokens=6)])
+    latencies = engine._observer.latencies
+    assert latencies.between_tokens.buckets[-1][1] == latencies.output_tokens - 1 == 5
+    assert latencies.between_tokens.sum == pytest.approx(latencies.decode.sum)
 
 
 def test_a_request_that_is_aborted_before_its_end_counts_once_and_behind_it_not(trail):

@@ -75,6 +75,7 @@ def test_one_request_on_two_engines():
         assert scraped(decode, "kv_hand_overs_total") == ['{outcome="ok"} 3.0']
         assert scraped(prefill, "kv_hand_overs_total") == ['{outcome="sent"} 3.0']
         assert scraped(decode, "kv_hand_over_bytes_total") == [f" {3 * nbytes}.0"]
+        assert scraped(prefill, "kv_hand_over_bytes_total") == [f" {3 * nbytes}.0"]
 
 
 def test_beams_and_drafts_begin_behind_a_prompt_of_another_engine():
