@@ -35,8 +35,10 @@ class Rows:
 
     def __init__(self, store):
         self.store = store
+        self._ends, self._has_announced = [], False
 
     def clear(self):
+        self._ends, self._has_announced = [], False
         self.store.forget()
         for table in TABLES:
             self.store.client().command(f"TRUNCATE TABLE {table}")
@@ -45,9 +47,10 @@ class Rows:
         return self.requests([{"ended": ended, "e2e": e2e, **fields}])[0]
 
     def requests(self, many):
+        """Their ends displace announcements, so they are stored beside the first of these."""
         rows = [_request(**fields) for fields in many]
+        self._ends += map(_ended, rows)
         self.insert("requests", rows)
-        self.insert("open_requests", [_ended(row) for row in rows])
         return rows
 
     def open(self, *, start, seen, **fields):
@@ -131,6 +134,10 @@ class Rows:
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         native = [list(map(_NATIVE[name], column)) if name in _NATIVE else column for name, column in columns.items()]
         self.store.put(table, columns, zip(*native, strict=True))
+        self._has_announced |= table == "open_requests"
+        if self._has_announced and self._ends:
+            ends, self._ends = self._ends, []
+            self.insert("open_requests", ends)
 
 
 def _id(value):

@@ -112,6 +112,7 @@ def test_a_request_that_ended_before_the_window_keeps_no_process(api, rows):
     rows.request(ended=NOW - 15 * MINUTE, model="in")
     rows.request(ended=NOW + MINUTE, e2e=2 * MINUTE, model="under way")
     rows.request(ended=NOW + 2 * MINUTE, e2e=MINUTE, model="behind")
+    rows.open(start=NOW - SECOND, seen=NOW, model="other", instance="i-2")
     found = {model: len(api("kv", model=model)["engines"]) for model in ("before", "in", "under way", "behind")}
     assert found == {"before": 0, "in": 1, "under way": 1, "behind": 0}
 
@@ -274,7 +275,6 @@ class TestWhatAnEngineTells:
 
     def test_spans_that_leave_requests_out_tell_of_some_until_announcements_come(self, api, rows):
         request = rows.request(engine="vllm")
-        rows.store.client().command("TRUNCATE TABLE open_requests")
         requests = self.tells(api)["requests"]
         assert (requests["told"], requests["reason"]) == ("partly", "aborted and refused requests have no span")
         assert any("pip install tokentrail" in way for way in requests["ways"])
@@ -325,11 +325,12 @@ class TestWhatAnEngineTells:
         rows.tokens(last, [400_000, 5_000])
         tells = self.tells(api)
         missing = {what for what, told in tells.items() if told["told"] == "none"}
-        assert missing == {"phases", "kv", "preemption", "cold_start"}
+        assert missing == {"phases", "kv", "preemption", "cold_start", "in_flight"}
         assert tells["itl"]["reason"] == "1 of 2 requests tell it"
         rows.tokens(first, [400_000, 5_000])
         rows.step(start=T0, preempted=0, kv_blocks_used=0)
         rows.cold_start(start=T0, duration=SECOND, engine="vllm")
+        rows.open(start=T0, seen=NOW, engine="vllm")
         tells = self.tells(api)
         assert {what for what, told in tells.items() if told["told"] == "none"} == {"phases"}
         assert tells["itl"]["told"] == "full"

@@ -136,6 +136,7 @@ def test_tokens_are_read_from_the_start_of_the_first_request_on(api, rows):
 
 def test_a_table_that_had_rows_is_not_looked_at_again(api, rows, asked):
     (made,) = rows.requests([{}])
+    rows.open(start=NOW - SECOND, seen=NOW)
     assert api("summary")["itl_s"]["count"] == 0
     put_tokens(rows, made, [1_000])
     for looks in (1, 0):

@@ -129,7 +129,8 @@ class TestMargin:
         views = "".join(path.read_text() for path in (SQL / "engines").rglob("*.sql"))
         assert re.findall(r"end \+ INTERVAL (\d+) HOUR, end\) AS seen", views) == [hours]
         end = rows.request()["end"]
-        ((seen,),) = rows.store.query("SELECT toUnixTimestamp64Nano(seen) FROM open_requests").result_rows
+        rows.open(start=end, seen=end)
+        ((seen,),) = rows.store.query("SELECT toUnixTimestamp64Nano(seen) FROM open_requests WHERE ended").result_rows
         assert seen - end == int(hours) * 3600 * SECOND
 
     def test_a_late_announcement_within_it_does_not_reopen_a_request(self, api, rows):
