@@ -4,6 +4,7 @@ import pytest
 
 from tests.tokentrail.support import MS, T0, attributes_of, start
 from tokentrail import Sampling, Status, Thresholds, semconv
+from tokentrail.clients.arrivals import Arrivals
 from tokentrail.clients.recording import Recording
 from tokentrail.testing import MemoryTrail
 
@@ -190,6 +191,46 @@ def test_tokens_that_did_not_come_one_after_another_are_told(trail, choices, tok
         recording.event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": tokens}})
     recording.end(T0 + 500 * MS)
     assert attributes_of(trail).get(semconv.ARRIVED_TOKENS) == told
+
+
+@pytest.mark.parametrize(
+    ("tokens", "texts", "came"),
+    [
+        (21, [5] * 21, True),
+        (21, [15] * 7, True),  # a tenth of them came with the first
+        (21, [16, *[15] * 6], False),
+        (21, [60, *[5] * 9], False),
+        (21, [5] * 3, False),
+        (20, [5] * 8, True),
+        (20, [4, *[5] * 7], False),  # 39 bytes have no room for 20 tokens
+        (11, [1] * 10, True),  # one of ten has no text
+        (11, [1] * 9, False),
+    ],
+)
+def test_tokens_came_one_after_another_if_nine_of_ten_arrived_or_the_text_is_spread(tokens, texts, came):
+    arrivals = Arrivals()
+    for number, text in enumerate(texts):
+        arrivals.add(0, text, 0, T0 + number * 50 * MS)
+    assert arrivals.are_tokens(tokens, None) == came
+
+
+def test_reasoning_that_came_with_the_first_arrival_is_a_part_of_the_text():
+    for thought, came in ((60, False), (10, True)):
+        arrivals = Arrivals()
+        arrivals.add(0, 0, thought, T0)
+        for number in range(9):
+            arrivals.add(0, 10, 0, T0 + (number + 1) * 50 * MS)
+        assert arrivals.are_tokens(21, 5) == came
+
+
+def test_what_arrives_within_a_millisecond_came_together():
+    arrivals = Arrivals()
+    for at_ns in (0, MS - 1, MS):
+        arrivals.add(0, 5, 0, T0 + at_ns)
+    assert arrivals.later(with_thoughts=True) == 1
+    arrivals.add(0, 0, 5, T0 + 2 * MS)
+    assert [arrivals.later(with_thoughts=thoughts) for thoughts in (True, False)] == [2, 1]
+    assert (arrivals.hold(10, 2), arrivals.hold(10, 3), arrivals.hold(11, 2)) == (True, False, False)
 
 
 def test_an_arrival_that_ends_a_wait_reaches_the_trail_at_once(trail, clock):
