@@ -40,7 +40,7 @@ _MANY: Final = frozenset({semconv.TOKEN_SPAN, semconv.PHASE_SPAN, semconv.STEP_S
 class LimitedError(RuntimeError):
     """The tenant is over a limit; the client should try again after `retry_after_s`."""
 
-    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+    def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
@@ -102,7 +102,7 @@ class Limiter:
                 if wait_s > 0:
                     msg = f"{_who(tenant)} sends more than {rate.per_s:g} {unit} a second; try again later"
                     self.count(tenant, unit)
-                    raise LimitedError(msg, math.ceil(wait_s))
+                    raise LimitedError(msg, retry_after_s=math.ceil(wait_s))
 
     def spend(self, tenant: str, *, spans: int, size: int) -> None:
         """Take a payload from the tenant's allowance."""

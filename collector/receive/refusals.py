@@ -33,7 +33,7 @@ class Refusal:
     code: Code.ValueType
     """The code of the answer's `google.rpc.Status`, and the gRPC status code."""
     retry_after_s: int | None = None
-    """When the client should try again, unless the error says so itself; None when trying again cannot help."""
+    """When the client should try again; None when the error says so itself, or trying again cannot help."""
 
     def retry_after(self, error: Exception) -> int | None:
         """Return the seconds after which the client should try again."""
@@ -61,7 +61,7 @@ REFUSALS: Final[dict[type[Exception], Refusal]] = {
     UnauthenticatedError: Refusal("unauthenticated", 401, Code.UNAUTHENTICATED),
     ForbiddenError: Refusal("forbidden", 403, Code.PERMISSION_DENIED),
     WrongHostError: Refusal("wrong_host", 421, Code.PERMISSION_DENIED),
-    LimitedError: Refusal("limited", 429, Code.RESOURCE_EXHAUSTED, retry_after_s=1),
+    LimitedError: Refusal("limited", 429, Code.RESOURCE_EXHAUSTED),
     ClientDisconnect: Refusal("disconnected", 400, Code.CANCELLED),
 }
 REFUSED: Final = tuple(REFUSALS)

@@ -53,6 +53,16 @@ def test_many_sequences_more_than_known_are_still_judged(reference):
     assert seconds(found, "stall") == pytest.approx(frozen.faulty().sum() / 1e9, rel=0.1)
 
 
+def test_a_stall_while_a_request_is_preempted_is_a_stall_and_the_rest_is_its_preemption(reference):
+    frozen = Faults(freezes=((4480 * MS, S // 2),))
+    found = run(chats(200, seed=9), seed=9, blocks=120, watermark_blocks=0, faults=frozen)
+    phases, request = found.phases, 39
+    (preempted_ns,) = phases["duration_ns"][(phases["name"] == "preempted") & (phases["key"] == request)]
+    times = dict(zip(PARTS, explain_process(*found.tables, reference=reference).rest_us[request].tolist(), strict=True))
+    assert times["stall"] == pytest.approx(500_000, rel=0.001)
+    assert times["preempted"] == pytest.approx(preempted_ns / 1000 - 500_000, rel=0.001)
+
+
 def test_prompts_that_are_computed_again_are_the_requests_own_and_no_part_of_its_ttft(reference):
     found = run(chats(200, seed=9), seed=9, blocks=120, watermark_blocks=0)
     first = found.requests["start"] + found.requests["ttft_ns"] - EPOCH

@@ -42,7 +42,7 @@ EXPECTED = {
     UnauthenticatedError: ("unauthenticated", 401, grpc.StatusCode.UNAUTHENTICATED, None),
     ForbiddenError: ("forbidden", 403, grpc.StatusCode.PERMISSION_DENIED, None),
     WrongHostError: ("wrong_host", 421, grpc.StatusCode.PERMISSION_DENIED, None),
-    LimitedError: ("limited", 429, grpc.StatusCode.RESOURCE_EXHAUSTED, 1),
+    LimitedError: ("limited", 429, grpc.StatusCode.RESOURCE_EXHAUSTED, 3),
     ClientDisconnect: ("disconnected", 400, grpc.StatusCode.CANCELLED, None),
 }
 
@@ -54,7 +54,7 @@ def refusing(tmp_path):
 
     def refuse(error):
         def check(body, limits):
-            raise error
+            raise error("why", retry_after_s=3) if error is LimitedError else error("why")
 
         return replace(receiver.ingest, signal=replace(TRACES, check=check))
 
@@ -69,7 +69,7 @@ def test_every_refusal_is_listed_here():
 @pytest.mark.parametrize("error", EXPECTED)
 def test_over_http(refusing, error):
     reason, http_status, code, retry_after_s = EXPECTED[error]
-    ingest = refusing(error("why"))
+    ingest = refusing(error)
     answer = TestClient(create_otlp_app([ingest], LIMITS)).post("/v1/traces", content=b"\n", headers=PROTOBUF)
     assert (answer.status_code, answer.headers.get("retry-after")) == (
         http_status,
@@ -82,7 +82,7 @@ def test_over_http(refusing, error):
 @pytest.mark.parametrize("error", EXPECTED)
 def test_over_grpc(refusing, error):
     reason, _, code, retry_after_s = EXPECTED[error]
-    ingest = refusing(error("why"))
+    ingest = refusing(error)
     server = GrpcReceiver([ingest], LIMITS, "127.0.0.1", 0)
     server.start()
     try:
