@@ -13,6 +13,7 @@ from collector.receive import logs
 from collector.receive.checked import ItemLimits
 from collector.receive.errors import MalformedError
 from collector.receive.logs import CLAIMED, check
+from collector.receive.validate import EARLIEST_NS
 from collector.service import Service
 from collector.settings import Settings
 from collector.signals import LOGS
@@ -67,6 +68,17 @@ def test_a_record_that_cannot_be_stored_is_left_out_alone(bad, reason):
     assert checked.payload == request(T0).SerializeToString()
     del bad.resource_logs[0].scope_logs[0].log_records[1]
     assert check(bad.SerializeToString(), LIMITS).payload == b""
+
+
+def test_a_record_at_a_limit_is_stored():
+    last_of_sender = T0 + 86_400 * 10**9
+    at_limits = request(T0, a=1, b="x" * 100)
+    size = at_limits.resource_logs[0].scope_logs[0].log_records[0].ByteSize()
+    limits = ItemLimits(max_bytes=size, max_attributes=4, unix_ns=lambda: T0)
+    for good in (at_limits, request(EARLIEST_NS), request(last_of_sender)):
+        assert check(good.SerializeToString(), limits).payload == good.SerializeToString()
+    assert check(request(last_of_sender + 1).SerializeToString(), limits).rejected == {"future": 1}
+    assert check(request(EARLIEST_NS - 1).SerializeToString(), limits).rejected == {"time": 1}
 
 
 def test_records_on_too_many_days_are_left_out():

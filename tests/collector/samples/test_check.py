@@ -291,6 +291,21 @@ def test_points_that_cannot_be_stored_are_rejected_alone(push, reason):
     assert checked.message
 
 
+@pytest.mark.parametrize(
+    "push",
+    [
+        Push().gauge("up", 1, 946_684_800 * 10**9),
+        Push().gauge("up", 1, NOW + 86_400 * 10**9),
+        Push().gauge("up", 1, a="x" * 1024),
+        Push().gauge("up", 1, **{f"l{n}": "" for n in range(32)}),
+        Push().histogram("vllm:e2e_request_latency_seconds", [1.0], [2**53, 0]),
+        Push().histogram("vllm:e2e_request_latency_seconds", list(map(float, range(1023))), [0] * 1024),
+    ],
+)
+def test_a_point_at_a_limit_is_stored(push):
+    assert push.check().rejected == {}
+
+
 @pytest.mark.parametrize("name", ["service_name", "service_instance_id", "tokentrail_engine"])
 def test_the_names_of_a_process_are_as_long_as_a_label_may_be(name):
     """A name of 1 MB of 4,000 points took 3 GB, and then /metrics stood still for want of memory."""
