@@ -7,11 +7,15 @@ import pytest
 from collector.explainer.stage import Explainer
 from collector.service import Service
 from collector.settings import Settings
+from tests.support.stores import new_store
 
 
 @pytest.mark.parametrize("explain", [True, False])
-def test_a_setting_switches_it_off(tmp_path, explain):
+def test_a_setting_switches_it_off_and_else_it_tells_the_counters_of_metrics(tmp_path, explain, monkeypatch):
+    told = []
+    monkeypatch.setattr(Explainer, "on_explained", lambda _, callback: told.append(callback.__name__))
     free = dict.fromkeys(("otlp_http", "otlp_grpc", "api"), "127.0.0.1:0")
+    new_store(tmp_path / "store")
     service = Service(Settings(data_dir=tmp_path, explain=explain, **free))
     service.start()
     try:
@@ -19,13 +23,4 @@ def test_a_setting_switches_it_off(tmp_path, explain):
     finally:
         assert service.stop()
     assert "explainer" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_the_counters_of_metrics_are_told(tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(Explainer, "on_explained", lambda _, callback: told.append(callback.__name__))
-    free = dict.fromkeys(("otlp_http", "otlp_grpc", "api"), "127.0.0.1:0")
-    service = Service(Settings(data_dir=tmp_path, **free))
-    service.start()
-    assert service.stop()
-    assert told == ["on_explained"]
+    assert told == ["on_explained"] * explain

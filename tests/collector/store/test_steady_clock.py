@@ -6,6 +6,7 @@ from collector.service import Service
 from collector.settings import Settings
 from collector.store.expiry import Expiry
 from collector.store.steady_clock import SteadyClock
+from tests.support.stores import new_store
 
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR
@@ -86,6 +87,7 @@ def test_a_full_disk_stops_nothing(read):
 
 
 def test_the_collector_has_such_a_clock(tmp_path):
+    new_store(tmp_path / "store")
     service = Service(Settings(data_dir=tmp_path, otlp_http="127.0.0.1:0", otlp_grpc="127.0.0.1:0", api="127.0.0.1:0"))
     (expiry,) = (stage for stage in service._stages if isinstance(stage, Expiry))
     assert isinstance(expiry._clock, SteadyClock)
