@@ -11,6 +11,14 @@ MINUTE = 60 * SECOND
 
 
 @pytest.fixture
+def slos_file(tmp_path):
+    """Without an SLO, of which each answer would look for burns."""
+    path = tmp_path / "slos.yaml"
+    path.write_text("slos: []")
+    return path
+
+
+@pytest.fixture
 def store(rows):
     """Store so many requests with their causes, one a second, the last one ended so long ago."""
 

@@ -78,8 +78,6 @@ def test_a_burst_of_the_morning_is_an_incident_in_the_evening_and_after_a_restar
     [
         ([(600, 8), (570, 8)], ["page", "page"]),
         ([(600, 8), (589, 8)], ["page"]),  # three minutes apart
-        ([(600, 8), (592, 8)], ["page"]),
-        ([(600, 1)], []),  # too short for every rule
     ],
 )
 def test_two_bursts_that_are_near_are_one(bursts, expected, burns, rows):
@@ -89,7 +87,7 @@ def test_two_bursts_that_are_near_are_one(bursts, expected, burns, rows):
         rows.requests(traffic(began, began + length * MINUTE, 20 * length, bad=1))
     found = burns()
     assert [one["severity"] for one in found] == expected
-    assert sum(one["requests_affected"] for one in found) == 20 * sum(length for _, length in bursts) * bool(expected)
+    assert sum(one["requests_affected"] for one in found) == 20 * sum(length for _, length in bursts)
 
 
 def test_a_slow_leak_is_a_ticket_from_its_change_on_and_a_burst_in_it_has_an_incident_of_its_own(burns, rows):

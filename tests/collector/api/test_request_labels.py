@@ -97,10 +97,9 @@ def test_sides_selections_and_groups_by_label(api):
                 assert one["conditions"][0]["dimension"] in ("label.arm", "variant", "instance")
                 one["conditions"], one["also"], answers[-1]["summary"] = (), (), ""
         assert rounded(answers[0]) == rounded(answers[1]), path
-    for start in ("-15m", "-20d"):
-        by_label, by_column = (api("summary", start=start, group_by=column) for column in ("label.arm", "variant"))
-        assert rounded(by_label) == rounded(by_column)
-        assert {group["value"] for group in by_label["groups"]} == {"a", "b", "it's", ""}
+    by_label, by_column = (api("summary", start="-20d", group_by=column) for column in ("label.arm", "variant"))
+    assert rounded(by_label) == rounded(by_column)
+    assert {group["value"] for group in by_label["groups"]} == {"a", "b", "it's", ""}
     for path, needed in (("timeseries", {"metric": "requests", "step": "5m"}), ("goodput", {"ttft": "500ms"})):
         groups = (api(path, **needed, group_by=column, top=3) for column in ("label.arm", "variant"))
         by_label, by_column = map(rounded, groups)

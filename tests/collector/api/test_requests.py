@@ -45,9 +45,7 @@ def test_rows_have_every_field_of_the_contract(api, rows):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("sort", "order"), [("end", "desc"), ("ttft", "desc"), ("tpot", "desc"), ("e2e", "asc"), ("ttft", "asc")]
-)
+@pytest.mark.parametrize(("sort", "order"), [("end", "desc"), ("tpot", "desc"), ("ttft", "asc")])
 def test_pages_are_slices_of_one_order(api, rows, sort, order):
     rows.requests(
         [{"ended": NOW - i % 7 * SECOND - 1, "e2e": (i * 37 % 11 + 1) * MS, "output_tokens": i % 3} for i in range(40)]
