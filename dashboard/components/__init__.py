@@ -18,7 +18,6 @@ from streamlit.delta_generator import DeltaGenerator
 from dashboard import address
 from dashboard.api import Problem, api_url, ask, fetch
 from dashboard.filters import View
-from dashboard.help_texts import HELP
 from dashboard.transform import Json
 from tokentrail.shared.connection import OTHER_FORM
 from tokentrail.shared.formatting import cell, clock, count, data_until, plain, without_user
@@ -128,14 +127,6 @@ def last_known(name: str, found: Json | Problem, view: View) -> Json | None:
         )
     known: Json = before
     return known
-
-
-def metric(name: str, value: str, *, quantile: str = "", note: str | None = None) -> None:
-    """Show a number with the help text of its `name`, and a smaller `note` below. The label is `TTFT` or `TTFT p99`."""
-    with st.container(gap=None):
-        st.metric(f"{name} {quantile}".rstrip(), value, help=HELP[name])
-        if note is not None:
-            st.caption(note)
 
 
 def span(window: Json, zone: tzinfo) -> None:

@@ -10,8 +10,8 @@ import streamlit as st
 
 from dashboard import address, why
 from dashboard.api import Params, Problem, ask, fetch
-from dashboard.components import metric
 from dashboard.filters import CUSTOM, View, selected, written
+from dashboard.help_texts import HELP
 from dashboard.transform import Json
 from dashboard.views.engines import process_id
 from tokentrail.shared import otlp_json, perfetto
@@ -60,7 +60,7 @@ def head(trail: Json) -> None:
     with st.container(border=True, key="request-numbers"):
         for column, (label, value) in zip(st.columns(len(numbers)), numbers, strict=True):
             with column:
-                metric(label, value)
+                st.metric(label, value, help=HELP[label])
 
 
 VERDICT_COLOURS: dict[str, Any] = {"good": "green", "bad": "red", "pending": "blue"}

@@ -119,7 +119,7 @@ def test_the_sentence_counts_the_cells_whose_middle_is_selected():
 
 
 def test_percentiles_follow_the_cells_and_an_empty_column_has_none():
-    answer = grid(cell(0, 0, 10), cell(1, 0, 8), cell(1, 2, 2), cell(3, None, 7))
+    answer = grid(cell(0, 0, 10), cell(1, 0, 8), cell(1, 2, 2), cell(3, None, 7), cell(6, 0, 9))
     assert columns(answer) == 6
     line = percentile_line(answer, 0.5, "#000")["values_s"]
     assert line[:2] == pytest.approx([0.25 * 2**0.5, 0.25 * 2**0.625], abs=1e-4)

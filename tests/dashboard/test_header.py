@@ -108,5 +108,6 @@ def test_an_id_that_is_typed_in_opens_its_request(show):
     app.text_input(key="go").input(f" {'b' * 32} ").run()
     assert f"requests/{'b' * 32}" in [path for path, _ in show.asked]
     assert app.query_params["trace_id"] == "b" * 32
+    assert app.text_input(key="go").value == ""
     assert app.query_params["tenant"] == "acme"  # filters are for all pages, a selection is for its own
     assert "t0" not in app.query_params

@@ -272,6 +272,7 @@ def test_an_engine_that_tells_little_is_one_line_and_no_empty_axes(show):
         return answers(verdict(), engines=engines)(path) if path != "timeseries" else series()
 
     shown = show("", answer)
+    assert {params["metric"] for path, params in show.asked if path == "timeseries"} == {*now.CHARTED}
     lines = [caption.value for caption in shown.caption if "vllm" in caption.value]
     assert len(lines) == 1
     assert "ITL, KV cache, preemptions" in lines[0]

@@ -65,6 +65,11 @@ def test_all_that_is_known_of_a_request_is_on_its_page(show):
         "Why it waited: –",
         f"1 more of this trace: [{OTHER}](/request?trace_id={TRACE}&span_id={OTHER})",
     ]
+    around = "range=custom&start=2026-11-26T09%3A45%3A00Z&end=2026-11-26T10%3A15%3A00Z"
+    assert [one.proto.url for one in page.get("link_button")] == [
+        f"/explore?model=m&slo_class=chat&{around}",
+        f"/engines?{around}&sel=s%2Fi&at=2026-11-26T10%3A00%3A00Z",
+    ]
     assert [*numbers.values()] == ["300 ms", "350 ms", "1.00 s", "100 ms", "1\u202f200", "0", "3", "2"]
     causes, phases, waits = (table.value.values.tolist() for table in page.dataframe)
     assert causes == [["own prompt", "250 ms", "–", "200 ms"], ["alone", "–", "700 ms", "−3.00 ms"]]

@@ -4,6 +4,7 @@ import pytest
 
 from tests.tokentrail.support import MS, T0, attributes_of, start
 from tokentrail import Sampling, Status, Thresholds, semconv
+from tokentrail.clients.answer import Answer
 from tokentrail.clients.arrivals import Arrivals
 from tokentrail.clients.recording import Recording
 from tokentrail.testing import MemoryTrail
@@ -221,6 +222,14 @@ def test_reasoning_that_came_with_the_first_arrival_is_a_part_of_the_text():
         for number in range(9):
             arrivals.add(0, 10, 0, T0 + (number + 1) * 50 * MS)
         assert arrivals.are_tokens(21, 5) == came
+
+
+def test_an_answer_has_128_choices():
+    answer = Answer()
+    last, beyond = ({"index": index, "delta": {"content": "word"}, "finish_reason": "stop"} for index in (127, 128))
+    assert ([one[0] for one in answer.read({"choices": [last]})], answer.left_out) == ([127], False)
+    assert ([*answer.read({"choices": [beyond]})], answer.left_out) == ([], True)
+    assert answer.reasons == {127: "stop"}
 
 
 def test_what_arrives_within_a_millisecond_came_together():
