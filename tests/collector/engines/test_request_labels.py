@@ -55,20 +55,17 @@ def labels(store, *cases, **resource):
     return stored(store, [span({OWN + name: value for name, value in case.items()}, **resource) for case in cases])
 
 
+def test_without_the_setting_only_labels_are_read(engine_store):
+    """The first test, before the store is given the setting."""
+    assert stored(engine_store, [span({"enduser.plan": "team", OWN + "a": "b"})]) == [{"a": "b"}]
+
+
 def test_attributes_of_the_span_and_the_resource_give_them(labelled_store):
     given = {OWN + "tier": "gold", "enduser.plan": "team", "llm.n": 3, "other": "x"}
     resource = {OWN + "app": "2.4", "cloud.region": "eu"}
     told = {"app": "2.4", "n": "3", "plan": "team", "region": "eu", "tier": "gold"}
     assert stored(labelled_store, [span(given, engine=engine, **resource) for engine in SPANS]) == [told] * len(SPANS)
     assert stored(labelled_store, [span({}, engine=engine) for engine in SPANS]) == [{}] * len(SPANS)
-
-
-def test_without_the_setting_only_labels_are_read(labelled_store):
-    apply_schema(labelled_store)
-    try:
-        assert stored(labelled_store, [span({"enduser.plan": "team", OWN + "a": "b"})]) == [{"a": "b"}]
-    finally:
-        apply_schema(labelled_store, decoding=DECODING)
 
 
 def test_the_first_of_a_name_counts(labelled_store):
