@@ -187,15 +187,16 @@ def _estimated(reader: Reader, window: Window, name: str) -> tuple[Distribution,
         share_error(level, below, variance["total"], row["n"])
         for level, below in zip(LEVELS.values(), variance["below"], strict=True)
     ]
-    low = quantiles([max(p - e, 0.0) for p, e in zip(LEVELS.values(), share_errors, strict=True)])
-    high = quantiles([min(p + e, 1.0) for p, e in zip(LEVELS.values(), share_errors, strict=True)])
+    low = [max(p - e, 0.0) for p, e in zip(LEVELS.values(), share_errors, strict=True)]
+    high = [min(p + e, 1.0) for p, e in zip(LEVELS.values(), share_errors, strict=True)]
+    bounds = quantiles([*low, *high])["quantiles"]
     distribution = Distribution(
         count=row["n"],
         mean=seconds(row["mean"]),
         max=seconds(row["largest"]),
         **dict(zip(LEVELS, map(seconds, row["quantiles"]), strict=True)),
     )
-    widths = zip(LEVELS, low["quantiles"], high["quantiles"], strict=True)
+    widths = zip(LEVELS, bounds[: len(low)], bounds[len(low) :], strict=True)
     return distribution, {level: (b - a) / 2 / 1e9 for level, a, b in widths}
 
 
