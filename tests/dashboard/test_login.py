@@ -4,6 +4,7 @@ import contextlib
 import json
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -114,6 +115,8 @@ def test_each_person_has_the_key_of_the_first_pattern_that_fits(tmp_path):
     assert login.secrets["auth"]["server_metadata_url"] == "https://login.example/.well-known/openid-configuration"
     assert login.key({"email": "Ann@acme.example"}) == secret("ann")
     assert login.key({"email": "bo@bolt.example", "email_verified": True}) == secret("bolt")
+    by_name = replace(login, claim="name")
+    assert by_name.key({"name": "bo@bolt.example", "email_verified": False}) == secret("bolt"), "of no address"
     (tmp_path / "ann").write_text("another")
     assert login.key({"email": "ann@acme.example"}) == "another", "a new key counts at once"
     (tmp_path / "ann").unlink()

@@ -305,6 +305,21 @@ def test_budgets_that_are_overspent_by_different_amounts_look_different():
     assert slos.budget(None) == ""
 
 
+def test_colours_of_budgets_and_times_change_behind_their_bounds():
+    colours = [re.search(r"background:(#\w+)", slos.budget(left))[1] for left in (0.26, 0.25, 0.0, -0.01)]
+    assert colours == ["#64748b", "#f59e0b", "#f59e0b", "#e1323c"]
+    window = {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T15:00:00Z"}
+    points = [{"t": f"2026-11-21T1{n}:00:00Z", "value": value} for n, value in enumerate((0.75, 0.74, 0.25, 0.24))]
+    told = slos.cells({"points": points, "step_s": 3600, "window": window}, 0.75, VIEW)
+    drawn = re.findall(r"height:([\d.]+)(?:%|px);background:([^\"]+)", told)
+    assert [colour for _, colour in drawn[:4]] == ["#94a3b8", "#f59e0b", "#f59e0b", "#e1323c"]
+    assert [height for height, _ in drawn] == ["100", "98", "58", "57", "2"]
+    assert "of 5 times 1 h: the lowest 24 %" in told
+    (worst,) = re.findall(r"height:(\d+)%", slos.cells({
+        "points": [{"t": window["start"], "value": 0.0}], "step_s": 18_000, "window": window}, 0.99, VIEW))  # fmt: skip
+    assert worst == "18"
+
+
 def test_a_budget_stands_in_a_cell_of_its_own():
     row = slos.row(slo(budget_left=-1.8364, exhausted_in_s=0.0), None, VIEW)
     (cell,) = re.findall(r'<td class="n" data-name="budget left">(.*?)</td>', row)

@@ -241,5 +241,17 @@ def test_names_of_others_are_text_and_culprits_have_links():
     assert "<img" not in bars.upright([bars.Column(evil, f"/request?{evil}", {"stall": 1.0})], palette, None)
 
 
+def test_a_share_is_named_where_it_has_room_and_drawn_where_it_can_be_seen():
+    parts = {"KV": 92.5, "stall": 7.0, "own prompt": 0.4, "alone": 0.1}
+    drawn = bars.stacked([bars.Bar("bad", "", parts, 2), bars.Bar("none", "", {}, 1)], Palette.of(explanation()))
+    assert re.findall(r'title="([^:"]+): [^"]*">([^<]*)<', drawn) == [
+        ("KV", "92%"),
+        ("stall", "7%"),
+        ("own prompt", ""),
+    ]
+    assert "stall: 7%, 3.50 s on average" in drawn
+    assert "alone 0%" in drawn, "for readers who do not see it"
+
+
 def test_points_have_a_sign():
     assert [bars.signed(value) for value in (5.994, -0.2, 0.004, -0.004, 0.0)] == ["+5.99", "−0.20", "0", "0", "0"]

@@ -193,7 +193,7 @@ class TestProcess:
         }  # fmt: skip
         still_open = lane(1, 3.0, 60.0, status="in_flight", phases=[])
         found = tracks.of_process(timeline(still_open, **steps), [])
-        assert [mark["at"] for mark in found.marks] == [2.5]
+        assert [(mark["at"], mark["dashed"]) for mark in found.marks] == [(2.5, False)]
         assert drawn(found)["KV cache"]["values"] == [0.25]
         assert drawn(found)["steps"]["more"] == ["; 1 running, 0 waiting", "; 1 running, 4 waiting"]
         assert tracks.of_process(timeline(lane(1, 0.0, 1.0), **steps), []).marks == []
