@@ -114,7 +114,7 @@ def contents(store):
 
 
 @pytest.fixture(scope="module")
-def forward(opened):
+def forward(opened, current):
     """A store of version 2, some of whose requests have a TTFT of 0, before and after it is brought forward."""
     drop_everything(opened)
     write_version_2(opened)
@@ -123,7 +123,7 @@ def forward(opened):
         settings=STATEMENT_SETTINGS,
     )
     before = contents(opened)
-    apply_schema(opened)
+    apply_schema(opened, sql_dir=current)
     after, tables, versions = contents(opened), definitions(opened), recorded(opened)
     for _ in range(2):
         insert_otlp(opened, TRACES, token_body(trace=5, count=3), "after the migration")
@@ -174,8 +174,8 @@ def test_gaps_of_version_2_are_not_known_although_its_tokens_are(forward):
     assert len(gaps) == ROWS_OF_VERSION_2["requests"]
 
 
-def test_a_migrated_store_has_the_tables_and_views_of_a_new_one(store, forward):
-    apply_schema(store)
+def test_a_migrated_store_has_the_tables_and_views_of_a_new_one(store, forward, current):
+    apply_schema(store, sql_dir=current)
     assert forward.definitions == definitions(store)
 
 
