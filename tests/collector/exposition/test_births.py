@@ -15,6 +15,8 @@ from collector.sql.fragment import TRUE
 from tests.collector.exposition.scraped import CHAT, OPENMETRICS, ended_of, samples_of
 from tests.collector.rows import NOW, SECOND
 
+pytestmark = pytest.mark.usefixtures("no_evaluation")
+
 
 def test_a_series_is_0_in_the_first_scrape_that_has_it(app, arrive, live):
     def seen():

@@ -6,6 +6,8 @@ from collector.exposition.clocks import KEEP_MINUTES, MOST, Clocks
 from collector.process import Process
 from tests.collector.rows import NOW, SECOND
 
+pytestmark = pytest.mark.usefixtures("no_evaluation")
+
 MINUTE = 60 * SECOND
 
 

@@ -1,10 +1,13 @@
 """The present state of engine processes: steps, samples, KV caches."""
 
+import pytest
 from fastapi.testclient import TestClient
 
 from collector.process import Process
 from tests.collector.exposition.scraped import running_now
 from tests.collector.rows import NOW, SECOND
+
+pytestmark = pytest.mark.usefixtures("no_evaluation")
 
 
 def test_the_last_steps_of_a_bounded_number_of_processes_are_remembered(rows, live, monkeypatch):

@@ -1,7 +1,11 @@
 """The counters of SLOs count a request that is bad before it has ended, and count it once."""
 
+import pytest
+
 from tests.collector.exposition.scraped import CHAT, MS, slo
 from tests.collector.rows import NOW, SECOND, trace_id
+
+pytestmark = pytest.mark.usefixtures("no_evaluation")
 
 
 def test_an_announcement_gives_birth_to_the_counters_of_its_request(rows, scrape):

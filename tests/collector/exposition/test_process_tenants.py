@@ -8,6 +8,8 @@ from collector.query.queries import Queries
 from collector.sql.fragment import TRUE
 from tests.collector.rows import NOW, SECOND
 
+pytestmark = pytest.mark.usefixtures("no_evaluation")
+
 ACME, BOLT, ALL = ({"process_tenant": tenant} for tenant in ("acme", "bolt", ""))
 T0 = NOW - 60 * SECOND
 
