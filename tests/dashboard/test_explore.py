@@ -140,6 +140,8 @@ def test_events_stand_above_the_map_the_shortest_first_and_those_that_last_end_w
     incident = {"cause": "slo_burn", "slo": "chat", "instance": None, "start": "2026-11-21T10:00:00Z", "end": None}
     lost = incident | {"cause": "engine_lost", "slo": None, "instance": "host-1", "end": "2026-11-21T10:00:30Z"}
     change = {"at": "2026-11-21T10:30:00Z", "service": "s", "dimension": "variant", "value": "v" * 60}
+    (whole,) = marks([], [change | {"value": "v" * 29}], VIEW.end)
+    assert whole["label"] == f"s: variant {'v' * 29}"
     found = marks([incident, lost], [change, change | {"dimension": "process"}], VIEW.end)
     assert [one["label"] for one in found] == [f"s: variant {'v' * 28}…", "host-1 lost", "chat burns"]
     assert [one["t1"] - one["t0"] for one in found] == [0, 30, 3600]

@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dashboard.filters import View, absolute, offers, typed
+from collector.slo.durations import parse_duration
+from dashboard.filters import RANGES, View, absolute, offers, typed
 
 NOW = datetime(2026, 11, 21, 10, 0, 30, tzinfo=UTC)
 
@@ -69,3 +70,7 @@ def test_values_are_offered_with_their_counts_and_nothing_for_no_value():
         "tenant: acme (1\u202f204)": ("tenant", "acme"),
         "label.region: eu (7)": ("label.region", "eu"),
     }
+
+
+def test_each_range_is_as_long_as_its_name_says():
+    assert {name: parse_duration(name) / 1e9 for name in RANGES} == RANGES

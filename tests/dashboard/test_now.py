@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from dashboard.api import forget
 from dashboard.components import small
 from dashboard.filters import View, around
 from dashboard.views import happened, now, slos
@@ -287,6 +288,20 @@ def test_a_panel_that_cannot_be_drawn_says_so_alone(show):
     assert [error.value for error in shown.error] == ["**The store is away**\n\nwait"]
     assert 'class="tt-slos"' in html(shown)
     assert 'class="tt-verdict bad"' in html(shown)
+
+
+def test_the_last_answer_stays_under_a_warning_while_the_collector_gives_none(show):
+    told = [answers(verdict("broken", sentence="chat is not kept: 86 % good."))]
+    shown = show("", lambda path: told[-1](path), utc="true", range="custom", start=START, end=END)
+    assert not shown.warning
+    told.append(lambda _: httpx.Response(503, json={"title": "The store is away", "detail": "wait"}))
+    forget()
+    shown.run()
+    assert any("These are the numbers of" in one.value for one in shown.warning)
+    assert "chat is not kept" in html(shown)
+    shown.query_params["tenant"] = "acme"
+    shown.run()
+    assert "chat is not kept" not in html(shown), "of another selection"
 
 
 def length_of(left):

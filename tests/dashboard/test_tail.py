@@ -253,5 +253,18 @@ def test_a_share_is_named_where_it_has_room_and_drawn_where_it_can_be_seen():
     assert "alone 0%" in drawn, "for readers who do not see it"
 
 
+def test_a_promise_is_drawn_up_to_the_slowest_of_the_bars():
+    columns = [bars.Column("a", "/request", {"KV": 3.0, "stall": 1.0}), bars.Column("b", "/request", {"KV": 2.0})]
+    drawn = [bars.upright(columns, Palette.of(explanation()), limit_s) for limit_s in (1.0, 4.0, 4.001, None)]
+    assert [re.findall(r'class="limit" style="bottom:([^"]+)"', one) for one in drawn] == [
+        ["25.00%"],
+        ["100.00%"],
+        [],
+        [],
+    ]
+    assert re.findall(r'style="height:([^;]+);', drawn[0]) == ["75.00%", "25.00%", "50.00%"]
+    assert re.findall(r"<b [^>]*>([^<]*)<", drawn[0]) == ["2.00 s", "4.00 s"]
+
+
 def test_points_have_a_sign():
     assert [bars.signed(value) for value in (5.994, -0.2, 0.004, -0.004, 0.0)] == ["+5.99", "−0.20", "0", "0", "0"]
