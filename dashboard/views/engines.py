@@ -31,6 +31,8 @@ LOOK: Final = timedelta(minutes=2)
 """How much of a process is shown step by step."""
 STATES: Final[Mapping[str, str]] = {"hangs": "✕ HANGS", "lost": "✕ LOST", "ok": "ok", "quiet": "quiet"}
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_CLOSED: Final = "processes-closed"
+"""How often the reader has closed a process. The table is a new one then, in which no row is chosen."""
 _WIDTH: Final = 84
 _HEIGHT: Final = 22
 
@@ -106,7 +108,7 @@ def table(shown: Sequence[Json], end: str, view: View, known: Sequence[Json]) ->
         row_height=34,
         on_select="rerun",
         selection_mode="single-row",
-        key="processes",
+        key=f"processes-{st.session_state.get(_CLOSED, 0)}",
         column_config={
             "batch": image("batch", width=_WIDTH + 20, help="The largest batch of each fortieth of the range."),
             "KV": image("KV", width=_WIDTH + 20, help="The largest share of KV blocks in use."),
@@ -190,6 +192,7 @@ def steps(process: Json, view: View) -> None:
                 if st.button(title, key=f"steps-{title}"):
                     address.choose(at=written(until - LOOK / 2 + by))
             if st.button("close", key="steps-close"):
+                st.session_state[_CLOSED] = st.session_state.get(_CLOSED, 0) + 1
                 address.choose(sel=None, at=None)
         if isinstance(answer, Problem):
             components.problem(answer)
