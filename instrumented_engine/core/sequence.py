@@ -117,7 +117,7 @@ class Sequence:
             self.waited[self.wait] = self.waited.get(self.wait, 0) + now_ns - self.wait_since_ns
         self.wait, self.wait_since_ns = reason, now_ns
 
-    def uniform(self, ahead: int = 0) -> float:
+    def uniform(self, ahead: int) -> float:
         """The random number, 0 to 1, of the output token that is `ahead` places behind the next one."""
         position = self.num_output_tokens + ahead
         while len(self._uniforms) <= position:

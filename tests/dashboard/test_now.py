@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -362,6 +363,8 @@ def test_tenants_are_told_the_worst_first():
         .split("   ")
     )
     assert [word.strip() for word in words] == ["b 50 % ✕", "(none) 94 % ✕", "d 95 % ✓", "a 99 % ✓ and 5 more"]
+    assert "more" not in slos.tenants(slo(groups=groups[:2], groups_total=2), VIEW)
+    assert "and 1 more" in slos.tenants(slo(groups=groups[:2], groups_total=3), VIEW)
     assert "tenant=b" in slos.tenants(slo(groups=groups[1:2]), VIEW)
     assert "acme" not in slos.tenants(slo(groups=groups[1:2]), VIEW), "and not the page's own tenant"
 
@@ -482,4 +485,10 @@ def test_last_week_is_a_dotted_line_of_the_same_hours(show):
 
 def test_a_range_has_charts_of_96_buckets_or_fewer():
     lengths = {300: 5, 900: 10, 3600: 60, 86_400: 900, 604_800: 7200, 2_592_000: 43_200, 10**9: 86_400}
+    lengths |= {96 * step: step for step in now.STEPS_S}
     assert {length: now.step_s({"seconds": length}) for length in lengths} == lengths
+    minutes, hours, days = ([one for one in now.STEPS_S if most / 60 <= one < most] for most in (60, 3600, 86_400))
+    assert all(60 % one == 0 for one in minutes), "whole numbers of them are a minute, an hour and a day"
+    assert all(3600 % one == 0 for one in hours)
+    assert all(86_400 % one == 0 for one in days)
+    assert all(1 < after / before <= 3 for before, after in pairwise(now.STEPS_S))
