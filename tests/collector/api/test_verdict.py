@@ -177,9 +177,9 @@ class TestBroken:
         answer = api("verdict")
         assert answer["who"] == "98.9 % of the bad requests are of variant v2 (of the good 0.99 %)."
 
-    def test_the_worst_of_several_is_told_and_the_others_are_named(self, rows, api):
+    def test_the_worst_of_several_is_told_and_the_others_are_named(self, rows, boxed):
         store(rows, [*chats(20), *slow(80, status="error")], ago=100)
-        answer = api("verdict")
+        answer = boxed()
         assert answer["sentence"].startswith("chat is not kept: 20 % good in the last hour, 95 % promised.")
         assert answer["sentence"].endswith(" Not kept either: all.")
 

@@ -111,19 +111,19 @@ def test_longer_prompts_alone_are_no_slower_server(compare, rows):
 def test_few_requests_decide_nothing_and_say_how_many_would(compare, rows):
     rng = np.random.default_rng(3)
     rows.requests([*_requests(rng, 150, variant="old"), *_requests(rng, 150, variant="new")])
-    got = compare(a__variant="old", b__variant="new")
+    got = compare(a__variant="old", b__variant="new", relevant=0.3)
     assert got["kind"] == "not decided"
     more = got["more_requests"]
     assert (
-        f"about {count(more['a'])} more requests of old and {count(more['b'])} of new would show a difference of 10 %"
+        f"about {count(more['a'])} more requests of old and {count(more['b'])} of new would show a difference of 30 %"
         in got["verdict"]
     )
     assert got["ratios"]["ttft"]["p99"]["low"] is None
     assert got["ratios"]["ttft"]["p99"]["high"] is None
     total = 150 + more["a"]
     rows.clear()
-    rows.requests([*_requests(rng, total, variant="old"), *_requests(rng, total, variant="new", slower=1.1)])
-    assert compare(a__variant="old", b__variant="new")["kind"] == "worse"
+    rows.requests([*_requests(rng, total, variant="old"), *_requests(rng, total, variant="new", slower=1.3)])
+    assert compare(a__variant="old", b__variant="new", relevant=0.3)["kind"] == "worse"
 
 
 def test_before_and_after_are_times_of_one_service(compare, rows):

@@ -47,7 +47,7 @@ def sample(rows):
     return send
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_ten_percent_of_a_known_population_gives_its_numbers_within_their_errors(api, sample, seed):
     n = 3_000
     ttft, tpot = sample(n, Sampling(rate=0.1, thresholds=[Thresholds(ttft_s=0.5)]), seed=seed)
