@@ -210,6 +210,9 @@ class Copy:
             self._write(mutation.file, source)
             if status in (ended := {0: "survived", 5: "no tests", None: "unknown"}):
                 return ended[status]
+            if gone := re.findall(r"^ERROR: not found: .*/(tests/[^\[\n]+)", output, re.MULTILINE):
+                tests = [name for name in tests if name.partition("[")[0] not in gone]  # renamed since the map was made
+                continue
             failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
             if not failed or run(failed)[0] in (0, 4):
                 return "caught"
