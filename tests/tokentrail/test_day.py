@@ -6,9 +6,12 @@ from itertools import pairwise
 import pytest
 
 from tokentrail import semconv
+from tokentrail._send.http import Endpoint
+from tokentrail.cli.day.engine import SimulatedEngine
 from tokentrail.cli.day.plan import Day
 from tokentrail.cli.day.play import play
-from tokentrail.cli.day.process import MS, S
+from tokentrail.cli.day.process import MS, Law, Limits, Planned, Process, S
+from tokentrail.config import Settings
 from tokentrail.testing import MemoryTransport, parse_spans
 
 END = 1_795_000_000 * S
@@ -79,6 +82,38 @@ def test_a_whole_day_has_traffic_at_all_hours_and_a_smaller_one_around_its_fault
         {minute for (minute, name), n in by_minute.items() if name == of and n > 25} for of in ("sglang-b", "vllm-a-7")
     )
     assert (burst, documents) == (set(range(15)), set(range(10)))
+
+
+def test_a_step_takes_what_its_law_says_and_has_room_for_so_many_tokens_and_blocks():
+    law = Law(step=MS, token=10_000, sequence=100_000, prompt=2 * MS, attention=1_000, context=20_000, noise=0)
+
+    def steps(*prompts, answer=3, **limits):
+        """The µs of each step of requests that come together, and what it has to do."""
+        room = Limits(**{"seqs": 4, "batched_tokens": 64, "kv_blocks": 100} | limits)
+        process, transport = Process("s", "i", "e", "m", "v", law, room, END, 10 * S), MemoryTransport()
+        planned = [Planned(END + 20 * S, "t", "chat", prompt, cached, answer) for prompt, cached in prompts]
+        engine = SimulatedEngine(process, planned, Settings(Endpoint.to("http://localhost")), transport, seed=1)
+        engine.run(END + 60 * S)
+        spans = [span for body in transport.bodies for span in parse_spans(body)]
+        assert engine.in_flight == 0
+        names = ("prefill_tokens", "decode_tokens", "kv_blocks_used", "waiting_for_tokens", "waiting_for_kv")
+        done = [span for span in spans if span.name == "tokentrail.step"]
+        assert done[0].start_ns == END + 20 * S
+        return [(s.duration_ns // 1000, *(s.attributes.get(f"tokentrail.step.{name}") for name in names)) for s in done]
+
+    def us(prompt, attention=0.0, decoding=0, context=0):
+        return int(1000 + 10 * prompt + attention + 100 * decoding + 20 * context + (2000 if prompt else 0))
+
+    assert steps((100, 0), (20, 10)) == [
+        (us(64, 64 * 32), 64, 0, 7, 1, 0),
+        (us(46, 36 * 82 + 10 * 15), 46, 0, 9, 0, 0),
+        (us(0, 0, 2, 101 + 21), 0, 2, 9, 0, 0),
+        (us(0, 0, 2, 102 + 22), 0, 2, 9, 0, 0),
+    ]
+    assert [one[-1] for one in steps((15, 0), (15, 0), answer=1, kv_blocks=2)] == [0]
+    assert [one[-1] for one in steps((15, 0), (16, 0), answer=1, kv_blocks=2)] == [1, 0]
+    assert [one[1:3] for one in steps((4, 0), (200, 0))][:3] == [(64, 0), (63, 1), (63, 1)]
+    assert [one[3] for one in steps((31, 0), (31, 0), answer=1, kv_blocks=2)] == [2, 2], "one after another"
 
 
 def test_an_engine_takes_one_step_after_another_and_no_more_than_its_limits(lived, steps):
