@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tokentrail.cli import asking
 from tokentrail.cli.app import app
 from tokentrail.cli.check import EXIT, seconds, show, until_decided, write_junit
 
@@ -117,3 +118,11 @@ def test_the_table_has_a_line_for_each_number():
     assert "1 %" in text
     assert "200 ms" in text
     assert "> 1 million" in text
+
+
+def test_a_junit_file_that_cannot_be_written_is_named_and_is_no_verdict(monkeypatch, tmp_path):
+    monkeypatch.setattr(asking, "ask", lambda *_: _answer("worse", **{"bad share": "worse"}))
+    for folder, status, told in ((tmp_path, "worse", ""), (tmp_path / "no", "not decided", "name another file")):
+        done = CliRunner().invoke(app, ["check", "--slo", "chat", "--junit", str(folder / "junit.xml")])
+        assert done.exit_code == EXIT[status]
+        assert told in done.stderr
