@@ -115,6 +115,8 @@ def test_a_mutation_survives_the_tests_that_pass_with_it_and_the_work_tree_stays
     assert copy.judge(drawn[0], none, none) == "no tests"
     assert copy.judge(drawn[0], missing._replace(most_s=0), none) == "unknown", "it did not end"
     assert copy.judge(drawn[2], missing, noticing) == "caught", "also by a test that starts processes"
+    renamed = mutants.Run([its("ten"), its("room")], 99, 9)
+    assert copy.judge(drawn[0], renamed, none) == "survived", "a test that is not there any more notices nothing"
     assert product.read_text() == texts[Path("alerts/limit.py")]
 
 
