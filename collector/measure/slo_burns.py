@@ -123,7 +123,7 @@ def _burning(slo: Slo, rules: Sequence[BurnRule], counts: SloCounts) -> list[_Bu
     worse = [one for one in of_tenants if one and (of_slo is None or one.rank < of_slo.rank)]
     worse.sort(key=lambda one: (one.rank, -one.tally.bad))
     for place, one in enumerate(worse, 1):
-        others = max(0, len(worse) - MOST_TENANTS) if place == MOST_TENANTS else 0
+        others = len(worse) - MOST_TENANTS if place == MOST_TENANTS else 0
         worse[place - 1] = replace(one, others=others, listed=place <= MOST_TENANTS)
     return [*([of_slo] if of_slo else []), *worse]
 
