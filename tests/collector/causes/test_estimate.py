@@ -10,7 +10,7 @@ from tests.support.simulated_engine import MS, Faults, S, chats, run
 
 @pytest.fixture(scope="module")
 def ordinary():
-    return run(chats(500, seed=7), seed=7)
+    return run(chats(350, seed=7), seed=7)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_its_parts_are_those_of_each_request_too(ordinary, estimated):
 
 def test_it_blames_no_device_and_leaves_a_freeze_unexplained(estimated):
     freezes = tuple((i * 5 * S, 1500 * MS) for i in range(1, 9))
-    frozen = run(chats(500, seed=7), seed=7, faults=Faults(freezes=freezes))
+    frozen = run(chats(350, seed=7), seed=7, faults=Faults(freezes=freezes))
     found = explain_process(frozen.requests, frozen.phases, {})
     added = seconds(found, "unexplained") - seconds(estimated, "unexplained")
     assert added == pytest.approx(frozen.faulty().sum() / 1e9, rel=0.1)

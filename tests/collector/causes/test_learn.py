@@ -46,7 +46,7 @@ def test_the_law_is_that_of_the_device(model):
 
 
 def test_long_freezes_do_not_bend_it(windows):
-    load = chats(500, seed=11)
+    load = chats(350, seed=11)
     frozen = learn(
         *run(load, seed=11, faults=Faults(freezes=tuple((i * S, S) for i in range(2, 40)))).tables, former=None
     )
@@ -62,9 +62,9 @@ def test_attention_of_long_prompts_has_a_coefficient_of_its_own():
 
 def test_batches_that_are_padded_are_calibrated(windows):
     law = Law(padding=8, sequence=1.0 * MS)
-    load = chats(600, seed=5)
+    load = chats(400, seed=5)
     found = run(load, law=law)
-    later = run(chats(600, seed=6), law=law)
+    later = run(chats(400, seed=6), law=law)
     explained = explain_process(*later.tables, reference=learn(*found.tables, former=None))
     assert share(explained, "stall", "drift", "unexplained") < 0.01
 
@@ -101,7 +101,7 @@ def test_a_row_of_the_store_is_the_model(model):
 
 
 def test_a_window_with_a_fault_teaches_nothing_until_it_lasts(windows, model):
-    slow = run(chats(500, seed=12), seed=12, faults=Faults(slow=((0, 1000 * S, 1.5),)))
+    slow = run(chats(350, seed=12), seed=12, faults=Faults(slow=((0, 1000 * S, 1.5),)))
     found = model
     for number in range(1, 6):
         found = learn(*slow.tables, former=found)
@@ -113,7 +113,7 @@ def test_a_window_with_a_fault_teaches_nothing_until_it_lasts(windows, model):
 
 
 def test_a_reference_finds_what_its_own_window_would_take_for_usual(model):
-    slow = run(chats(500, seed=14), seed=14, faults=SLOW)
+    slow = run(chats(350, seed=14), seed=14, faults=SLOW)
     injected = slow.faulty().sum() / 1e9
     by_reference, by_itself = (explain_process(*slow.tables, reference=one) for one in (model, None))
     index = PARTS.index("drift")

@@ -11,7 +11,7 @@ from tests.support.simulated_engine import EPOCH, MS, Faults, Law, Load, S, chat
 
 @pytest.fixture(scope="module")
 def reference():
-    return learn(*run(chats(500, seed=8), seed=8).tables, former=None)
+    return learn(*run(chats(350, seed=8), seed=8).tables, former=None)
 
 
 def seconds(found, *parts):
@@ -21,7 +21,7 @@ def seconds(found, *parts):
 
 def test_a_slowness_of_a_few_steps_is_found_as_well_as_a_small_one_of_many(reference):
     for faults in (Faults(slow=((10 * S, 10 * S + S, 2.0),)), Faults(slow=((5 * S, 35 * S, 1.08),))):
-        found = run(chats(400, seed=9), seed=9, faults=faults)
+        found = run(chats(300, seed=9), seed=9, faults=faults)
         explained = explain_process(*found.tables, reference=reference)
         assert seconds(explained, "drift", "stall") == pytest.approx(found.faulty().sum() / 1e9, rel=0.1)
         assert seconds(explained, "drift") > 4 * seconds(explained, "stall")

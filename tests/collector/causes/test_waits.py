@@ -20,7 +20,7 @@ CROWDS = {
 
 @pytest.fixture(scope="module")
 def reference():
-    return learn(*run(chats(400, seed=8), seed=8).tables, former=None)
+    return learn(*run(chats(300, seed=8), seed=8).tables, former=None)
 
 
 @pytest.fixture(scope="module", params=CROWDS)
