@@ -89,7 +89,7 @@ def test_no_part_is_unused():
 
 
 def test_no_query_is_unused():
-    """Those of an endpoint, a counter or a round are run by its tests."""
+    """Queries of an endpoint, a counter or a round are run by its tests."""
     used = {f"{table}_by_hour" for table in ("requests", "tokens")}
     used |= {f"segment_{table}" for table in ("requests", "kv_events", "cold_starts", "causes")}
     for path in SQL.parent.rglob("*.py"):
