@@ -232,6 +232,13 @@ def test_an_answer_has_128_choices():
     assert answer.reasons == {127: "stop"}
 
 
+@pytest.mark.parametrize(("kind", "is_summary"), [("text", False), ("summary", True), ("encrypted", True)])
+def test_details_of_reasoning_say_whether_it_is_whole(kind, is_summary):
+    answer = Answer()
+    answer.read({"choices": [{"index": 0, "delta": {"reasoning_details": [{"type": f"reasoning.{kind}"}]}}]})
+    assert answer.summarised == is_summary
+
+
 def test_what_arrives_within_a_millisecond_came_together():
     arrivals = Arrivals()
     for at_ns in (0, MS - 1, MS):

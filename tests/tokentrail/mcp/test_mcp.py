@@ -155,7 +155,7 @@ def test_nine_tools_that_only_read_say_that_names_are_data(served):
     assert {tool.name for tool in listed} == {*CALLS}
     hints = {(one.read_only_hint, one.idempotent_hint, one.open_world_hint) for one in (t.annotations for t in listed)}
     assert hints == {(True, True, False)}
-    assert all(tool.description.endswith(DATA) for tool in listed)
+    assert all(tool.description.endswith(f". {DATA}") for tool in listed), "behind what it does"
     assert all("ctx" not in tool.input_schema["properties"] for tool in listed)
     (single,) = [tool for tool in listed if tool.name == "request"]
     assert single.input_schema["required"] == ["request_id"]
