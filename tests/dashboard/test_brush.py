@@ -40,7 +40,7 @@ def drawn(page):
     )
 
 
-def test_a_brush_a_click_and_a_link_lead_to_the_same_requests(page, day_url, running_day, show):
+def test_a_brush_a_click_and_a_link_lead_to_the_same_requests(page, day_url, running_day):
     collector, plan = running_day
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(f"{day_url}/explore?range=24h&slo=chat")
@@ -96,27 +96,33 @@ def test_a_brush_a_click_and_a_link_lead_to_the_same_requests(page, day_url, run
     finished(page)
     assert "t0" not in parameters(page)
     assert listed(page) > kept
-    assert drawn(page)
-    link = urlsplit(page.evaluate("navigator.clipboard.readText()"))
-    shared = {name: values[0] for name, values in parse_qs(link.query).items()}
-    assert (link.path, shared["range"], shared["t0"], shared["lo"]) == ("/explore", "custom", told["t0"], told["lo"])
+    link = page.evaluate("navigator.clipboard.readText()")
+    page.goto(link)
+    chip.wait_for()
+    heat.wait_for()
+    finished(page)
+    shared = parameters(page)
+    assert (shared["range"], shared["t0"], shared["lo"]) == ("custom", told["t0"], told["lo"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", shared["start"])
-    assert shared[name] == value
-    opened = show("explore", None, collector.urls["api"], **shared)
-    assert any(caption.value.endswith(f" of {kept} requests. A click opens one.") for caption in opened.caption)
+    assert listed(page) == kept
+    assert drawn(page)
 
-    # Without a pointer: a cell by arrows and Enter, Escape, then another cell.
-    for keys in (("ArrowRight", "ArrowUp", "Enter"), ("Escape",), ("ArrowRight", "ArrowUp", "Enter")):
-        finished(page)
-        page.locator(".st-key-map .wrap").focus()
-        for key in keys:
-            page.keyboard.press(key)
-        page.wait_for_function(f"location.search.includes('t0=') === {str('Enter' in keys).lower()}")
+    # Without a pointer: Escape, then a cell by arrows and Enter.
+    page.locator(".st-key-map .wrap").focus()
+    page.keyboard.press("Escape")
+    page.wait_for_function("!location.search.includes('t0=')")
+    finished(page)
+    page.locator(".st-key-map .wrap").focus()
+    for key in ("ArrowRight", "ArrowUp", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_url("**t0=*")
     # Keys lead to other pages, which have the filters and not the selection.
+    finished(page)
     page.keyboard.press("?")
     page.get_by_role("dialog", name="Keys").wait_for()
     page.keyboard.press("5")
-    page.wait_for_url(re.compile(rf"/compare\?.*\b{name}="))
+    page.wait_for_url("**/compare?**")
+    chip.wait_for()
     assert parameters(page)[name] == value
     assert "t0" not in parameters(page)
 
