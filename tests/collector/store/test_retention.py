@@ -125,6 +125,7 @@ def test_a_partition_ends_with_its_day_or_month(rows, partition, end):
 
 def test_a_day_goes_when_its_last_moment_is_too_old(rows, expire, count):
     """NOW is 10:00. Two days are kept: the day that ended 34 h ago stays, the one that ended 58 h ago goes."""
+    rows.open(start=NOW, seen=NOW)  # ends are stored beside announcements
     for midnight in (MIDNIGHT - 3 * DAY, MIDNIGHT - 2 * DAY, MIDNIGHT - DAY):
         served(rows, ended=midnight + HOUR)
         rows.step(start=midnight + HOUR)
@@ -225,6 +226,7 @@ def test_a_tenants_day_goes_when_all_of_it_is_too_old(rows, expire, count):
 
 
 def test_tokens_of_a_request_that_ran_over_midnight_go_too(rows, expire, count):
+    rows.open(start=NOW, seen=NOW)  # ends are stored beside announcements
     request = rows.request(ended=MIDNIGHT - 9 * DAY + HOUR, e2e=4 * HOUR, tenant="acme")
     rows.tokens(request, [HOUR // 1000, 2 * HOUR // 1000])
     assert count("tokens", "minute < '2026-11-12'") == 1
