@@ -270,6 +270,20 @@ def test_hostile_values_arrive_as_data(differences, rows):
     assert _first(got) == {("tenant", name)}
 
 
+def test_the_bound_of_a_number_is_its_exact_quantile_of_however_many_requests(differences, rows):
+    """A quantile of a sample was another one each time that the question was asked."""
+    rows.requests(_traffic(np.random.default_rng(4), 1, lambda r: 0))
+    rows.store.client().command(
+        "INSERT INTO requests SELECT requests.* REPLACE (toFixedString(unhex(hex(number + 1)), 16) AS trace_id,"
+        " number AS input_tokens, if(number >= 18000, 900000000, 100000000) AS ttft_ns) FROM requests, numbers(20000) AS n"
+    )
+    edge = np.quantile(np.arange(20_000), 0.9)
+    (first, *_) = differences()["differences"]
+    assert first["conditions"] == [
+        {"dimension": "input_tokens", "value": f"at least {edge:,.0f}".replace(",", "\u202f")}
+    ]
+
+
 def test_a_number_is_counted_on_both_sides_of_each_edge_where_it_is_known():
     counts = {"0": (1, 10), "1": (2, 20), "2": (4, 40), "-1": (8, 80)}
     rows = [{"name": "n", "value": value, "selected": one, "others": rest} for value, (one, rest) in counts.items()]
