@@ -275,7 +275,8 @@ def test_the_bound_of_a_number_is_its_exact_quantile_of_however_many_requests(di
     rows.requests(_traffic(np.random.default_rng(4), 1, lambda r: 0))
     rows.store.client().command(
         "INSERT INTO requests SELECT requests.* REPLACE (toFixedString(unhex(hex(number + 1)), 16) AS trace_id,"
-        " number AS input_tokens, if(number >= 18000, 900000000, 100000000) AS ttft_ns) FROM requests, numbers(20000) AS n"
+        " number AS input_tokens, if(number >= 18000, 900000000, 100000000) AS ttft_ns)"
+        " FROM requests, numbers(20000) AS n"
     )
     edge = np.quantile(np.arange(20_000), 0.9)
     (first, *_) = differences()["differences"]
