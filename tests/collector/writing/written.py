@@ -61,7 +61,7 @@ class ClaimedElsewhere:
         self.failures = 2
         self.withdrawn = []
 
-    def own(self, segment, frames):
+    def claimed(self, segment, frames):
         self.failures -= 1
         if self.failures >= 0:
             raise ConnectionError("connection refused")
