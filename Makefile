@@ -74,7 +74,7 @@ demo-day: $(VENV)/.demo  ## show a synthetic day with five faults, without an en
 # While mypy uses one core, pytest compiles the tests on another; else each worker would compile all of them.
 test: setup system  ## lint, type-check and run all tests
 	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null & $(MAKE) --no-print-directory lint; linted=$$?; wait; exit $$linted
-	@echo 'all tests: 10 minutes on two idle cores; make test-fast takes 90 s, make test-stores 5 minutes'
+	@echo 'all tests: 8 minutes on two idle cores; make test-fast takes 80 s, make test-stores 4 minutes'
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-fast: setup  ## run the tests that start no process, store, browser or real model

@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[1]
 MOST_FILES, MOST_TOLD, SLOW_S, DAY_S = 3, 8, 200, 86_400
 PAGES = Path("tests/contract/test_reference.py")  # it compares defaults and names with docs/, and enters nothing
 REACHED = ROOT / ".pytest_cache" / "reached.json"
-PYTEST = ("-q", "-rfE", "--tb=no", "-p", "no:cacheprovider")
+PYTEST = ("-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-o", "timeout_method=thread")
 FLIPPED = {
     ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
     ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,), ast.In: (ast.NotIn,),
