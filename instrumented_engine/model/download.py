@@ -167,7 +167,7 @@ def bytes_below(folder: Path) -> int:
     for parent, _, names in os.walk(folder):  # it leaves out a folder that is gone; `rglob` raises
         for name in names:
             with suppress(FileNotFoundError):
-                total += os.stat(os.path.join(parent, name)).st_size  # noqa: PTH116, PTH118
+                total += Path(parent, name).stat().st_size
     return total
 
 

@@ -55,8 +55,7 @@ def _told(verdict: dict[str, Any], filters: Filters | None) -> dict[str, Any]:
 
 
 def _open(process: dict[str, Any]) -> str:
-    counts = {"in_flight": process["requests"], "lost": process["lost"]}
-    return max(counts, key=counts.__getitem__)
+    return "lost" if process["lost"] > process["requests"] else "in_flight"
 
 
 def _lead_on(incident: dict[str, Any], last: str, filters: Filters | None) -> dict[str, Any]:
