@@ -132,8 +132,8 @@ def groups(names: Sequence[str]) -> Iterator[list[str]]:
             yield rest
 
 
-def run(name: str, files: Sequence[str], library: Path, *, once: bool) -> str:
-    """Runs files in a phase or at an age; what pytest said where a test failed, else an empty text."""
+def run(name: str, files: Sequence[str], library: Path, *, once: bool) -> bool:
+    """Runs files in a phase or at an age, and prints what pytest said where a test failed; whether all passed."""
     with tempfile.NamedTemporaryFile() as offset:
         offset.write(struct.pack("q", 0))
         offset.flush()
@@ -147,7 +147,9 @@ def run(name: str, files: Sequence[str], library: Path, *, once: bool) -> str:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     last = done.stdout.strip().rpartition("\n")[2]
     print(f"{name:15} {time.monotonic() - began:5.0f} s  {files[0]}{' …' if files[1:] else ''}: {last}", flush=True)
-    return done.stdout + done.stderr if done.returncode else ""
+    if done.returncode:
+        print(done.stdout + done.stderr, flush=True)
+    return done.returncode == 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -165,9 +167,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name in told.only or [*PHASES, *AGES]
             for files in groups(told.names)
         ]
-        failures = [said for one in runs if (said := one.result())]
-    print("\n\n".join(failures) or "every test passed in every run")
-    return 1 if failures else 0
+        passed = [one.result() for one in runs]
+    print(f"every test passed in {sum(passed)} of {len(passed)} runs")
+    return 0 if all(passed) else 1
 
 
 if __name__ == "__main__":
