@@ -28,6 +28,8 @@ from typing import Final
 
 import pytest
 
+from tokentrail._host import clock as trail_clock
+
 ROOT: Final = Path(__file__).parent.parent
 CLOCK: Final = ROOT / "tests" / "support" / "clock.c"
 FOLDERS: Final = (
@@ -80,9 +82,10 @@ class Clock:
             self._page = mmap.mmap(opened.fileno(), 8)
 
     def forward(self, seconds: float) -> None:
-        """Moves the clock."""
+        """Moves the clock, and with it that of the trails of this process."""
         (ahead,) = struct.unpack("q", self._page)
         self._page[:] = struct.pack("q", ahead + round(seconds))
+        trail_clock._ANCHOR_NS += round(seconds) * 10**9  # it is anchored when it is imported
 
 
 class Moves:
