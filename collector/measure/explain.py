@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import get_args
@@ -14,11 +14,8 @@ from collector.causes.names import PARTS, load_causes
 from collector.measure import explained, verdicts
 from collector.measure.answers import WindowOut
 from collector.measure.culprits import (
-    HELD,
     OF_PROMPTS,
-    at_processes,
     exemplars,
-    holding_tenants,
     lost_at,
     of_holders,
     of_kv,
@@ -38,6 +35,7 @@ from collector.measure.explanation import (
     TypicalOut,
     sentence,
 )
+from collector.measure.holders import HELD, Victims, read_held
 from collector.measure.reader import Reader
 from collector.measure.replayed import Replays
 from collector.measure.served import Served, advice, compared, read_models, read_processes
@@ -258,22 +256,18 @@ class _Answer:
 
     def _culprits(self, time_s: Floats) -> Mapping[str, list[Culprit]]:
         culprits: dict[str, list[Culprit]] = defaultdict(list)
-        lost = {name: lost_at(self.rows, self._beyond, name) for name in PARTS}
-
-        def beside(causes: Iterable[str]) -> Window:
-            return at_processes(self.reader, self.counted.window, {key for name in causes for key in lost[name]})
-
+        victims = {name: Victims.of(self.rows, self._beyond, name) for name in (*OF_PROMPTS, *HELD)}
         if suffered_s := float(sum(time_s[PARTS.index(name)] for name in OF_PROMPTS)):
-            to_blame = of_prompts(self.reader, beside(OF_PROMPTS), suffered_s=suffered_s)
+            to_blame = of_prompts(self.reader, [victims[name] for name in OF_PROMPTS], suffered_s=suffered_s)
             culprits |= dict.fromkeys(OF_PROMPTS, to_blame)
         for name in ("preempted", "recompute"):
             culprits[name] = of_kv(self.reader, self.counted.window, self.rows, self._beyond, name)
-        held = holding_tenants(self.reader, beside(HELD))
+        held = read_held(self.reader, [victims[name] for name in HELD])
         for name in PARTS:
-            of_place = of_processes(lost[name], self._processes, name)
+            of_place = of_processes(lost_at(self.rows, self._beyond, name), self._processes, name)
             culprits[name] = [*culprits[name], *of_place] if name in OF_PROMPTS else culprits[name] or of_place
             if name in HELD:
-                culprits[name] = [*culprits[name], *of_holders(held, lost[name], name)]
+                culprits[name] = [*culprits[name], *of_holders(held, victims[name], name)]
         return culprits
 
     @cached_property

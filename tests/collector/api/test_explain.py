@@ -467,22 +467,42 @@ def test_the_processes_that_lost_the_time(rows, api):
     assert {(one["by"], one["share"]) for one in parts["own_prompt"]["culprits"]} == {("variant", 0.5)}
 
 
-@pytest.mark.parametrize(
-    ("cause", "held"), [("wait_batch", (2.92, 9.0)), ("wait_kv", (16 * 2.92, 1090 * 9.0)), ("stall", None)]
-)
-def test_the_tenants_whose_requests_had_the_places_or_the_blocks(rows, api, cause, held):
-    """Asked about one tenant's requests alone. A request that waits has neither, nor have those of other processes."""
+@pytest.mark.parametrize(("cause", "held"), [("wait_batch", (1, 2)), ("wait_kv", (100, 2000)), ("stall", None)])
+def test_the_tenants_that_had_the_places_or_the_blocks_are_the_same_in_each_window(rows, api, cause, held):
+    """Asked about one tenant's requests alone. Who ran at another time or elsewhere is not to blame, also in a day."""
     slow = request(ttft={"own_prompt": 80, "wait_kv": 20, cause: 820}, rest={"batch": 150, "alone": 50})
-    small = {"tenant": "small", "slo_class": "chat", "input_tokens": 5}
-    long = request(ttft={"own_prompt": 100}, rest={"batch": 8900}, tokens=90, tenant="bulk", input_tokens=1000)
-    slow[0]["queue_ns"] = (slow[0]["e2e"] // MS - 280) * MS
-    elsewhere = (long[0] | {"instance": "other", "tenant": "third"}, long[1])
-    client = (long[0] | {"vantage": "client", "tenant": "fourth"}, long[1])
-    store(rows, [*[(one | small, causes) for one, causes in (*chats(6), *[slow] * 4)], long, elsewhere, client])
-    part = by_cause(api("explain", slo="chat", tenant="small"))[cause]
-    told = {one["name"]: (one["time_s"], one["share"]) for one in part["culprits"] if one["by"] == "tenant"}
-    shares = {name: n / sum(held) for name, n in zip(("small", "bulk"), held, strict=True)} if held else {}
-    assert told == {name: pytest.approx((part["excess_s"] * n, n)) for name, n in shares.items()}
+    small = {"tenant": "small", "slo_class": "chat", "input_tokens": 10}
+    bulk = request(ttft={"own_prompt": 100}, rest={"batch": 8900}, tokens=200, tenant="bulk", input_tokens=800)
+    third = request(ttft={"own_prompt": 100}, rest={"batch": 8900}, tokens=90, tenant="third", input_tokens=10)
+    elsewhere, client = (bulk[0] | {"tenant": "fourth"} | more for more in ({"instance": "x"}, {"vantage": "client"}))
+    others = [bulk, bulk, third, (elsewhere, bulk[1]), (client, bulk[1])]
+    store(rows, [*[(one | small, causes) for one, causes in (*chats(6), *[slow] * 4)], *others])
+    for hours in (0.1, 0.2, 20):
+        earlier = [(one | {"ended": NOW - int(hours * 3600) * SECOND - i}, causes) for i, (one, causes) in enumerate(
+            [(third[0] | {"tenant": "third"}, third[1])] * 40)]  # fmt: skip
+        store(rows, earlier)
+    told = {}
+    for start in ("-45s", "-10m", "-20m", "-1d"):
+        part = by_cause(api("explain", slo="chat", tenant="small", start=start))[cause]
+        told[start] = {one["name"]: (one["time_s"], one["share"]) for one in part["culprits"] if one["by"] == "tenant"}
+    shares = {name: n / sum(held) for name, n in zip(("third", "bulk"), held, strict=True)} if held else {}
+    assert told["-45s"] == {name: pytest.approx((part["excess_s"] * n, n)) for name, n in shares.items()}
+    assert told["-10m"] == told["-20m"] == told["-1d"] == told["-45s"]
+
+
+def test_a_prompt_of_another_time_is_not_to_blame_and_one_of_which_nothing_is_known_neither(rows, api):
+    victim = request(ttft={"own_prompt": 80, "others_prompts": 900}, rest={"batch": 200}, slo_class="chat", tenant="b")
+    guilty, innocent, earlier = chats(3, tenant="a")
+    many = [*chats(6, tenant="b"), victim, (guilty[0], guilty[1] | {"inflicted_us": 900_000})]
+    many += [(innocent[0] | {"tenant": "none"}, innocent[1] | {"inflicted_us": None, "level": level})
+             for level in ("none", "phases", "estimated")]  # fmt: skip
+    many += [(earlier[0] | {"tenant": "past", "ended": NOW - 600 * SECOND}, earlier[1] | {"inflicted_us": 5_000_000})]
+    store(rows, many)
+    for start in ("-45s", "-1d"):
+        culprits = by_cause(api("explain", slo="chat", start=start))["others_prompts"]["culprits"]
+        assert [(one["name"], one["time_s"], one["share"]) for one in culprits if one["by"] == "tenant"] == [
+            ("a", 0.9, 1.0)
+        ]
 
 
 def test_a_tenant_sees_its_own_requests_and_no_name_of_another(rows, slos_file, clock, ingest_status, tmp_path):
