@@ -8,13 +8,16 @@ from typing import Final
 import numpy as np
 
 from collector.causes.columns import Floats, Traffic
+from collector.causes.fit import MOST_SIGMA
 from collector.causes.learn import updated
 from collector.causes.model import FEATURES, StepModel
+from collector.causes.reasons import Reason
 from collector.causes.split import OUTLIER, law_of, split
 from collector.causes.timeline import Steps, line_up
 from collector.causes.work import Work, work
 
-_MOST_OUTLIERS: Final = 0.1
+MOST_OUTLIERS: Final = 0.1
+"""Of steps that are judged by themselves, no larger share may be far longer than their law."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Judged:
     """None: no law holds for the steps."""
     components: Floats
     """Steps × COMPONENTS, ns."""
+    reason: Reason
+    """Why no law holds."""
 
     @property
     def shares(self) -> Floats:
@@ -47,14 +52,27 @@ def judged(recorded: Traffic, reference: StepModel | None) -> Judged:
     """Judge the steps by a reference, or by themselves."""
     steps = line_up(recorded)
     done = work(recorded, steps)
-    model = reference or updated(recorded, steps, done, None)
-    if model is not None and not (model.holds and (reference is not None or _most_are_ordinary(model, steps, done))):
-        model = None
-    return Judged(recorded, steps, done, model, split(recorded, steps, done, model))
+    law = reference or updated(recorded, steps, done, None)
+    reason = _reason(law, steps, done, by_itself=reference is None)
+    model = law if reason.name == "none" else None
+    return Judged(recorded, steps, done, model, split(recorded, steps, done, model), reason)
 
 
-def _most_are_ordinary(model: StepModel, steps: Steps, done: Work) -> bool:
-    """Whether few of the steps that made the law are far longer: if many are, they follow another law."""
+def _reason(law: StepModel | None, steps: Steps, done: Work, *, by_itself: bool) -> Reason:
+    """Why a law does not hold for the steps, or is none; `none` where it does."""
+    if law is None:
+        return Reason("few_steps" if len(steps) else "no_steps", steps=np.isfinite(done.features).all(1).sum())
+    if not law.holds:
+        return Reason("scatter", law.sigma, law.n) if law.sigma > MOST_SIGMA else Reason("fit", law.r2, law.n)
+    if not len(steps):
+        return Reason("no_steps", steps=0)
+    if by_itself and (beyond := _share_beyond(law, steps, done)) > MOST_OUTLIERS:
+        return Reason("outliers", beyond, law.n)
+    return Reason()
+
+
+def _share_beyond(model: StepModel, steps: Steps, done: Work) -> float:
+    """The share of the steps that are far longer than the law: if many that made it are, they follow another law."""
     known = np.isfinite(done.features).all(1) & (steps.duration > 0)
     law, _ = law_of(model, done.features[known])
-    return bool(np.mean(steps.duration[known] > law * (1 + OUTLIER * model.sigma)) <= _MOST_OUTLIERS)
+    return float(np.mean(steps.duration[known] > law * (1 + OUTLIER * model.sigma)))

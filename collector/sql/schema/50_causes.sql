@@ -66,9 +66,14 @@ CREATE TABLE IF NOT EXISTS causes
     rest_gap_us           UInt32 CODEC(T64, ZSTD),
     rest_unexplained_us   UInt32 CODEC(T64, ZSTD),
 
-    inflicted_us      UInt32                  CODEC(T64, ZSTD),     -- how long its prompt made others wait, summed over them; 1 % exact; 4294967295: not known
+    inflicted_us      Nullable(UInt32)        CODEC(T64, ZSTD),     -- how long its prompt made others wait, summed over them; 1 % exact; NULL: not known
     error_permille    UInt16                  CODEC(T64, ZSTD),     -- one standard deviation of its parts by the model's, of E2E; 65534 is that or more, 65535 not known
     level             Enum8('none' = 0, 'phases' = 1, 'estimated' = 2, 'steps' = 3) CODEC(ZSTD), -- how far it is explained
+    -- Why it is not explained step by step (collector/causes/reasons.py), with the number that fell short, and the steps there were.
+    reason            Enum8('none' = 0, 'client' = 1, 'failed' = 2, 'no_phases' = 3, 'no_steps' = 4, 'few_steps' = 5,
+        'scatter' = 6, 'fit' = 7, 'outliers' = 8, 'steps_missing' = 9, 'steps_late' = 10) CODEC(ZSTD),
+    reason_share      Nullable(Float32)       CODEC(ZSTD),
+    reason_steps      Nullable(UInt32)        CODEC(T64, ZSTD),
     model_at          DateTime('UTC')         CODEC(Delta, ZSTD),   -- `at` of the row of step_models that judged its steps; 1970: none
     version           UInt32                  CODEC(Delta, ZSTD),
 

@@ -143,7 +143,7 @@ def test_a_request_with_unknown_numbers_is_explained_too(rows, explainer, explai
     assert {row.first_token for row in explained()} == {"none", "unknown"}
     for row in explained():
         assert row.ttft_unexplained_us == row.e2e_us == request["e2e_ns"] // 1000 == none["e2e_ns"] // 1000
-        assert (row.level, row.inflicted_us, row.error_us) == ("none", UNKNOWN_US, None)
+        assert (row.level, row.reason, row.inflicted_us, row.error_us) == ("none", "no_phases", None, None)
     assert {row.ttft_us for row in explained()} == {0, UNKNOWN_US}
 
 
