@@ -24,6 +24,8 @@ from collector.sql.fragment import Fragment, all_of
 
 OF_PROMPTS: Final = ("others_prompts", "wait_tokens")
 """The causes that are the prompts of others."""
+WAITS: Final = ("wait_batch", "wait_kv", "wait_priority")
+"""The causes that a burst makes."""
 _OF_NO_PROCESS: Final = (*OF_PROMPTS, "own_prompt", "unexplained", "alone")
 _MOST: Final = 5
 _EXEMPLARS: Final = 3
@@ -96,7 +98,14 @@ def _by(by: Literal["process", "variant"], lost: Mapping[int, float], names: Map
 
 def of_holders(held: Held, victims: Victims, cause: str) -> list[Culprit]:
     """The tenants that had the places or the blocks while the victims waited, with their parts of what these lost."""
-    return _named("tenant", held.by_tenant(victims, cause), float(victims.lost.sum()))
+    told = _named("tenant", held.by_tenant(victims, cause), float(victims.lost.sum()))
+    bursts = {one.name: burst for one in told if cause in WAITS and (burst := held.burst(one.name))}
+    return [
+        one.model_copy(update=dict(zip(("requests", "within_s"), bursts[one.name], strict=True)))
+        if one.name in bursts
+        else one
+        for one in told
+    ]
 
 
 def _named(by: Literal["process", "tenant", "variant"], us: Counter[str], whole: float) -> list[Culprit]:

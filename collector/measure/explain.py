@@ -23,6 +23,7 @@ from collector.measure.culprits import (
     of_prompts,
 )
 from collector.measure.evaluation import Counted, count, open_requests
+from collector.measure.explain_sentence import sentence
 from collector.measure.explained import MOST_CHOSEN, MOST_TYPICAL, Array, Explained, Rows
 from collector.measure.explanation import (
     Culprit,
@@ -33,14 +34,14 @@ from collector.measure.explanation import (
     Part,
     Selected,
     TypicalOut,
-    sentence,
 )
 from collector.measure.holders import HELD, Victims, read_held
 from collector.measure.reader import Reader
 from collector.measure.replayed import Replays
 from collector.measure.served import Served, advice, compared, read_models, read_processes
+from collector.measure.shortfalls import ReasonOut, reasons_of
 from collector.measure.slowest import by_group, by_model, slowest
-from collector.measure.tail import Beyond, Floats, shares
+from collector.measure.tail import Beyond, Bools, Floats, shares
 from collector.measure.times import rfc3339
 from collector.measure.typical import TypicalOfModels, good_ones, typical_of
 from collector.measure.waiting import waiting
@@ -52,6 +53,7 @@ from collector.slo.judge import selects
 from collector.sql.fragment import TRUE, all_of
 
 _MOST_MODELS = 20
+_MOST_REASONS = 2
 
 
 def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Question) -> Explanation:
@@ -118,10 +120,14 @@ class _Answer:
 
     def build(self) -> Explanation:
         question, in_flight = self.question, open_requests(self.reader, self.counted.window)
+        what_if = self._what_if
+        without = [] if what_if.hidden else [what_if.without(causes) for causes in question.without]
         parts, selected, attainment = self._parts(), self._selected(), self.counted.requests.attainment
+        groups = by_group(parts, self.rows, self._beyond, what_if.without)
+        replay = what_if.replays.out if isinstance(what_if.replays, Replays) else None
         is_tail, value_s = question.metric is not None, explained.as_seconds(self.tail_us)
         bad = in_flight.judged(question.promises).of_all_slos().in_flight_violations
-        not_ended, what_if = waiting(self.reader, self.counted.window, in_flight, bad), self._what_if
+        not_ended = waiting(self.reader, self.counted.window, in_flight, bad)
         return Explanation(
             window=WindowOut.of(self.counted.window, self.counted.complete_ns),
             slo=question.slo.name if question.slo else None,
@@ -131,18 +137,27 @@ class _Answer:
             selected=selected,
             typical=self._typical(),
             attainment=attainment,
+            judged=self._number(float(self.counted.requests.tally.judged)),
             parts=parts,
-            groups=by_group(parts, self.rows, self._beyond, what_if.without),
+            groups=groups,
             unexplained_s=self._unexplained_s,
-            without=[] if what_if.hidden else [what_if.without(causes) for causes in question.without],
+            without=without,
             without_hidden=what_if.hidden,
-            replay=what_if.replays.out if isinstance(what_if.replays, Replays) else None,
+            replay=replay,
             levels=self._levels,
             models=self._models(),
             not_ended=not_ended,
             estimated=self.counted.errors is not None or self.is_sample,
             sentence=sentence(
-                selected, parts, question.metric, question.quantile, value_s, what_if.now(parts), not_ended
+                selected,
+                parts,
+                groups,
+                question.metric,
+                question.quantile,
+                value_s,
+                attainment,
+                replay.attainment if replay else None,
+                not_ended,
             ),
             note=self._note(),
             slowest=slowest(self.reader, self.rows, self._beyond, question.slowest) if question.slowest else [],
@@ -168,6 +183,13 @@ class _Answer:
             explained=self._number(float(self.rows.weight.sum())),
             failed=self._number(self.scale * float(self.chosen["weight"][explained.has_failed(self.chosen)].sum())),
             time_s=self._sum(self._beyond.time.sum(0)),
+            start=rfc3339(int(self.chosen["end_ns"].min())) if len(self.chosen) else None,
+            end=rfc3339(int(self.chosen["end_ns"].max())) if len(self.chosen) else None,
+            processes=[
+                self._processes[process].process.title
+                for process, _ in Counter(self.rows.rows["process"].tolist()).most_common()
+                if process in self._processes
+            ],
         )
 
     @property
@@ -228,7 +250,7 @@ class _Answer:
         told.sort(key=lambda i: (-by_group_s[of_group[i]], of_group[i], -excess_s[i], -time_s[i]))
         examples = exemplars(self.reader, self.rows, beyond)
         culprits = self._culprits(time_s)
-        engines, what_if = self._engines, self._what_if
+        what_if = self._what_if
         return [
             Part(
                 cause=PARTS[i],
@@ -239,10 +261,12 @@ class _Answer:
                 share=by_cause[i] if is_compared else None,
                 requests=self._number(float(most[i])) if is_compared else None,
                 budget_share=self._of_budget(float(most[i])) if is_compared else None,
-                without=None if what_if.hidden or PARTS[i] == "unexplained" else what_if.without([PARTS[i]]),
+                without=None
+                if what_if.hidden or PARTS[i] == "unexplained"
+                else what_if.without([PARTS[i]], share=by_cause[i] if is_compared else None),
                 culprits=what_if.of_culprits(culprits[PARTS[i]]),
                 exemplars=examples[PARTS[i]],
-                advice=f"{compared(culprits[PARTS[i]], self._processes.values())}{advice(PARTS[i], engines)}",
+                advice=self._advice(PARTS[i], culprits[PARTS[i]]),
             )
             for i in told
         ]
@@ -294,9 +318,20 @@ class _Answer:
             served = {*self.rows.rows["process"][of_level].tolist()} & self._processes.keys()
             engines = sorted({self._processes[process].engine for process in served})
             weight = self._number(float(self.rows.weight[of_level].sum()))
-            more = "" if level == "steps" else advice("unexplained", engines)
-            levels.append(LevelOut(level=level, requests=weight, engines=engines, more=more))
+            why = self._reasons(of_level, engines) if level != "steps" else []
+            more = ". ".join(one.text.rstrip(".") for one in why[:_MOST_REASONS])
+            levels.append(LevelOut(level=level, requests=weight, engines=engines, reasons=why, more=more))
         return levels
+
+    def _reasons(self, of: Bools, engines: Sequence[str]) -> list[ReasonOut]:
+        rows = self.rows.rows[of]
+        numbers = (rows[name].astype(np.float64) for name in ("reason_share", "reason_steps"))
+        return reasons_of(rows["reason"], *numbers, self.rows.weight[of], engines)
+
+    def _advice(self, cause: str, culprits: Sequence[Culprit]) -> str:
+        if cause == "unexplained":
+            return ". ".join(dict.fromkeys(one.more.rstrip(".") for one in self._levels if one.more))
+        return f"{compared(culprits, self._processes.values())}{advice(cause, self._engines)}"
 
     def _models(self) -> list[ModelOut]:
         """The laws of the processes with most selected requests; none for a caller of one tenant."""
@@ -328,7 +363,7 @@ class _Answer:
         missing = n - self.every * self.rows.n
         if self.rows.n and all(level.level == "none" for level in self._levels):
             told = "the engines tell neither phases nor steps of these requests"
-            return f"{told}. {advice('unexplained', self._engines)}"
+            return f"{told}. {self._levels[0].more}"
         if not missing:
             return None
         late = "it takes up to two minutes, and longer after an outage; a collector with --explain false explains none"

@@ -40,7 +40,7 @@ ROW: Final = np.dtype(
         *(("end_ns", "<i8"), ("key", "<u4"), ("process", "<u8"), ("weight", "<f8"), ("later", "<f8")),
         *(("tpot_more_us", "<u4"), ("error_share", "<f4"), ("level", "u1"), ("first_token", "u1")),
         *(("is_bound", "u1"), ("ok", "u1"), ("times", "<u4", len(COLUMNS)), ("model", "<u8"), ("cell", "<u8")),
-        ("version", "<u4"),
+        *(("version", "<u4"), ("reason", "u1"), ("reason_share", "<f4"), ("reason_steps", "<f4")),
     ]
 )
 """A row of causes with these columns in `times`. `cell` is that of the promises that were asked about."""

@@ -36,12 +36,18 @@ _WHILE_RUNNING: Final = ("batch", "preempted", "recompute")
 """The victim has a place itself meanwhile, which takes nothing from it."""
 MOST_STRETCHES: Final = 64
 """Of the times of victims: each row that is read is compared with all of them."""
-MOST_HOLDERS: Final = 200_000
+MOSTHOLDERS: Final = 200_000
 """Of more requests, every second, third, … one is read, by its key, and stands for so many."""
-_HOLDER: Final = np.dtype(
+_LEAST_SHARE: Final = 0.001
+_BEFORE_NS: Final = 60 * SECOND_NS
+"""Requests of so long before tell how densely they come otherwise."""
+_LEAST_BURST: Final = 20
+_LONGEST_BURST_S: Final = 10.0
+_TIMES_AS_DENSE: Final = 5
+HOLDER: Final = np.dtype(
     [
-        *(("process", "<u8"), ("key", "<u4"), ("tenant", "<u8"), ("begin_ns", "<i8"), ("end_ns", "<i8")),
-        *(("weight", "<f8"), ("tokens", "<f8")),
+        *(("process", "<u8"), ("key", "<u4"), ("tenant", "<u8"), ("start_ns", "<i8"), ("begin_ns", "<i8")),
+        *(("end_ns", "<i8"), ("weight", "<f8"), ("tokens", "<f8")),
     ]
 )
 
@@ -118,6 +124,8 @@ class Held:
 
     rows: npt.NDArray[Any]
     tenants: Mapping[int, str]
+    every: int = 1
+    """Each row stands for so many."""
 
     def by_tenant(self, victims: Victims, cause: str) -> Counter[str]:
         """What the victims lost to a cause of HELD, in µs, by the tenant that had the places or blocks meanwhile.
@@ -132,7 +140,32 @@ class Held:
             of, by = victims.process == process, self.rows["process"] == process
             if by.any():
                 sums += np.bincount(tenant[by], self._parts(victims, of, by, cause), len(numbers))
-        return Counter({self.tenants.get(n, ""): us for n, us in zip(numbers.tolist(), sums.tolist(), strict=True)})
+        least = _LEAST_SHARE * float(victims.lost.sum())
+        named = zip(numbers.tolist(), sums.tolist(), strict=True)
+        return Counter({self.tenants.get(number, ""): us for number, us in named if us > least})
+
+    def burst(self, tenant: str) -> tuple[float, float] | None:
+        """How many requests of a tenant came at once while others waited, and within how many seconds; None: they came
+        spread.
+
+        Most of them came within some seconds, several times as densely as all requests otherwise.
+        """
+        is_its = self.rows["tenant"] == next((n for n, name in self.tenants.items() if name == tenant), None)
+        came = np.sort(self.rows["start_ns"][is_its])
+        n = -(-len(came) * 4 // 5)
+        if n < _LEAST_BURST:
+            return None
+        lengths = came[n - 1 :] - came[: len(came) - n + 1]
+        first = int(lengths.argmin())
+        around = came[first] - lengths[first], came[first] + 2 * lengths[first]
+        burst = came[(came >= around[0]) & (came <= around[1])]
+        within_s = float(burst[-1] - burst[0]) / SECOND_NS
+        of_all_s = float(np.ptp(self.rows["start_ns"])) / SECOND_NS
+        usual = (len(self.rows) - len(burst)) / max(of_all_s - within_s, 1e-9)
+        if within_s > _LONGEST_BURST_S or len(burst) < _TIMES_AS_DENSE * usual * within_s:
+            return None
+        in_it = is_its & (self.rows["start_ns"] >= burst[0]) & (self.rows["start_ns"] <= burst[-1])
+        return float(self.rows["weight"][in_it].sum()) * self.every, within_s
 
     def _parts(self, victims: Victims, of: Bools, by: Bools, cause: str) -> Floats:
         """The part that each holder of a process has in what its victims lost, µs."""
@@ -161,16 +194,17 @@ def read_held(reader: Reader, victims: Collection[Victims]) -> Held:
     """Read who ran beside these victims at their processes. Nobody for a caller of one tenant, or without victims."""
     stretches = joined([one for of in victims for one in of.stretches()], MOST_STRETCHES)
     if reader.tenant or not stretches:
-        return Held(np.empty(0, _HOLDER), {})
-    ran = ran_in(stretches, "toUnixTimestamp64Nano(start)", "toUnixTimestamp64Nano(end)")
+        return Held(np.empty(0, HOLDER), {})
+    before = joined([(max(0, begin - _BEFORE_NS), end) for begin, end in stretches], MOST_STRETCHES)
+    ran = ran_in(before, "toUnixTimestamp64Nano(start)", "toUnixTimestamp64Nano(end)")
     asked = {"ran": ran, "filter": all_of(reader.tenant_filter, at_processes(victims))}
-    every = one_in(reader.queries.row("explain_holding", asked)["n"], MOST_HOLDERS)
-    rows = reader.queries.array("explain_holders", asked, _HOLDER, every=every)
+    every = one_in(reader.queries.row("explain_holding", asked)["n"], MOSTHOLDERS)
+    rows = reader.queries.array("explain_holders", asked, HOLDER, every=every)
     numbers = np.unique(rows["tenant"]).tolist()
     if len(numbers) < 2:
         return Held(rows, {})
     named = reader.queries.rows("explain_tenants", asked, numbers=numbers)
-    return Held(rows, {row["number"]: row["name"] for row in named})
+    return Held(rows, {row["number"]: row["name"] for row in named}, every)
 
 
 def _until(times: Floats, begin: Floats, end: Floats, rate: Floats) -> Floats:

@@ -18,8 +18,9 @@ from collector.measure.culprits import (
     read_inflicted,
 )
 from collector.measure.evaluation import open_requests
+from collector.measure.explain_sentence import beyond_typical, number_of_bad
 from collector.measure.explained import Explained, Rows, parts_of, read_judged
-from collector.measure.explanation import Culprit, beyond_typical, number_of_bad
+from collector.measure.explanation import Culprit
 from collector.measure.holders import HELD, Victims, read_held
 from collector.measure.incident import Incident, TopCause
 from collector.measure.reader import Reader
