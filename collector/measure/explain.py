@@ -40,6 +40,7 @@ from collector.measure.reader import Reader
 from collector.measure.replayed import Replays
 from collector.measure.served import Served, advice, compared, read_models, read_processes
 from collector.measure.shortfalls import ReasonOut, reasons_of
+from collector.measure.slower import read_slower
 from collector.measure.slowest import by_group, by_model, slowest
 from collector.measure.tail import Beyond, Bools, Floats, shares
 from collector.measure.times import rfc3339
@@ -146,6 +147,7 @@ class _Answer:
             replay=replay,
             levels=self._levels,
             models=self._models(),
+            slower=read_slower(self.reader, self.population, {*self.rows.rows["process"].tolist()}),
             not_ended=not_ended,
             estimated=self.counted.errors is not None or self.is_sample,
             sentence=sentence(

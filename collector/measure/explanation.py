@@ -7,6 +7,7 @@ from typing import Final, Literal
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.shortfalls import ReasonOut
+from collector.measure.slower import SlowerOut
 from collector.measure.verdicts import Threshold
 from collector.slo.counts import Number
 
@@ -258,6 +259,8 @@ class Explanation(Answer):
     """Null unless `replay=true` was asked for, and possible."""
     levels: list[LevelOut]
     models: list[ModelOut]
+    slower: list[SlowerOut]
+    """The processes that take longer by themselves for the same work, the slowest first; none for a key of one tenant."""
     not_ended: list[WaitingOut]
     estimated: bool
     sentence: str

@@ -26,6 +26,7 @@ from collector.measure.incident import Incident, TopCause
 from collector.measure.reader import Reader
 from collector.measure.served import read_processes
 from collector.measure.slos import Evaluation, SloOut
+from collector.measure.slower import CAUSE, read_slower
 from collector.measure.tail import Beyond, Bools, shares
 from collector.measure.times import HOUR_NS, SECOND_NS, parse_moment
 from collector.measure.typical import typical_of
@@ -147,8 +148,18 @@ def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blam
         bad = outcomes.bad[cell] & is_told & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
         enough = bad.any() and known.rows["weight"][bad].sum() >= one.not_ended
         failed = round(float(known.rows["weight"][bad & outcomes.failed[cell]].sum()))
-        blamed.append(_blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None)
+        found = _blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None
+        blamed.append(found and _with_slower(reader, hour, found))
     return blamed
+
+
+def _with_slower(reader: Reader, window: Window, blamed: Blamed) -> Blamed:
+    """Of processes that are slower by themselves, by how much and than what."""
+    if blamed.top.cause != CAUSE:
+        return blamed
+    processes = lost_at(blamed.lost, blamed.beyond, CAUSE)
+    than = next((one.text for one in read_slower(reader, window, processes)), None)
+    return replace(blamed, top=blamed.top.model_copy(update={"than": than}))
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,9 @@ def _words(answer: Json, group: Json) -> str:
     if burst:
         came = f"{count(burst['requests'])} requests of tenant {burst['name']} came within"
         return f"{name}: {came} {duration(burst['within_s'])}{when}"
+    if "slower" in group["causes"] and answer["slower"]:
+        one = answer["slower"][0]
+        return f"{one['instance']} is slower by itself: {one['text']}{when}"
     if group["factor"] is not None:
         device = f"the device of {process['name']}" if process and _has_most(process) else "the device"
         return f"{device} was {group['factor']:.2g} times as slow{when}"
@@ -248,7 +251,7 @@ def who(answer: Json, group: Json) -> str:
     """The worst culprit of each kind, each with its scale."""
     culprits = culprits_of(answer, group)
     tenant, process, request, variant = (_worst(culprits, by) for by in ("tenant", "process", "request", "variant"))
-    told = []
+    told = [one["text"] for one in answer["slower"][:1] if "slower" in group["causes"]]
     if tenant and tenant["share"] is not None and {*group["causes"]} & _HELD:
         meanwhile = "" if group["group"] == "others' answers" else " while they waited"
         told.append(f"tenant {tenant['name']}: {_part(tenant)} of {_held(group)}{meanwhile}")
@@ -258,7 +261,7 @@ def who(answer: Json, group: Json) -> str:
         told.append(f"tenant {tenant['name']}" + (f": {_part(tenant)} of it" if tenant["share"] is not None else ""))
     if request and (request["share"] or 0.0) >= _LEAST_NAMED:
         told.append(f"{request['name']}: {_part(request)} of it")
-    if not told and process:
+    if (not told or "slower" in group["causes"]) and process:
         told.append(process["name"] if _has_most(process) else f"{process['name']}: {_part(process)} of it")
     if variant:
         told.append(f"variant {variant['name']}: {_part(variant)} of it")
