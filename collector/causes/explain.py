@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from collector.causes.columns import Columns, Floats, Limits, Pieces, Requests, added, traffic
 from collector.causes.estimate import Estimate, estimate
-from collector.causes.judge import Judged, judged
+from collector.causes.judge import Judged, Laws, judged
 from collector.causes.model import StepModel
 from collector.causes.names import PARTS
 from collector.causes.parts import divide
 from collector.causes.reasons import REASONS, Reason
+from collector.causes.slower import Slower
 
 UNKNOWN_US: Final = 4_294_967_295
 """In `inflicted_us` and `error_us` of `Explained`: not known, as in the narrow columns of `requests`."""
@@ -52,6 +53,8 @@ class Explained:
     None: no step was judged, because there are too few or no law holds for them."""
     estimate: Estimate | None
     """How well a law over requests tells their decoding; None unless some have the level `estimated`."""
+    slower: Slower | None = None
+    """What the process is slower than; None: than nothing that is known."""
 
 
 def explain_process(
@@ -62,6 +65,8 @@ def explain_process(
     kv_events: Columns | None = None,
     limits: Limits | None = None,
     reference: StepModel | None = None,
+    sister: StepModel | None = None,
+    version: StepModel | None = None,
 ) -> Explained:
     """Divide the time of each request of one process (service, instance) into causes.
 
@@ -78,13 +83,15 @@ def explain_process(
                order: all from the earliest start of a wanted request to the latest end
     kv_events  start (unix ns), duration_ns: of copies between device and host
 
-    Steps are judged by `reference`, the model of earlier traffic of the process, else of the same service and variant.
-    Without one they are judged by themselves, and a fault that lasts is then taken for what is usual.
+    Steps are judged by `reference`, the model of earlier traffic of the process, else by that of a `sister`: another
+    process of its service, variant and model, unless these steps never ran at its speed. Without one they are judged by
+    themselves, and a fault that lasts is then taken for what is usual. `version` is the model of another variant: what
+    this one takes longer for the same work is a cause of its own.
 
     Raises ValueError when columns of a table differ in length.
     """
     recorded = traffic(requests, phases, steps, kv_events or {})
-    case = judged(recorded, reference)
+    case = judged(recorded, Laws(reference, sister, version))
     parts = divide(case, limits or Limits())
     level, why = _levels(case)
     of_pieces, level, quality = estimate(recorded, parts, level)
@@ -92,7 +99,7 @@ def explain_process(
     ttft_us, rest_us = whole_us(ttft, rest, recorded.requests)
     by_steps = level == "steps"
     decoding = quality.sigma * (recorded.requests.end - recorded.requests.first) if quality else np.zeros(len(level))
-    error = np.where(by_steps, np.sqrt(parts.variance), decoding)
+    error = np.where(by_steps, np.sqrt(parts.variance) + parts.doubt, decoding)
     return Explained(
         ttft_us,
         rest_us,
@@ -102,6 +109,7 @@ def explain_process(
         *why,
         case.model,
         quality,
+        case.slower,
     )
 
 

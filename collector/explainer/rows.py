@@ -117,7 +117,9 @@ def rounded(parts: Ints, bits: int) -> Ints:
 
 def _or_none(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
     """The values as objects, None where one is not known."""
-    return np.where(known, values.astype(object), None)
+    objects = values.astype(object)
+    objects[~known] = None
+    return objects
 
 
 def _binary(values: Ints, bits: int = _INFLICTED_BITS, *, up: bool = True) -> Ints:
