@@ -327,8 +327,8 @@ class _Answer:
 
     def _reasons(self, of: Bools, engines: Sequence[str]) -> list[ReasonOut]:
         rows = self.rows.rows[of]
-        numbers = (rows[name].astype(np.float64) for name in ("reason_share", "reason_steps"))
-        return reasons_of(rows["reason"], *numbers, self.rows.weight[of], engines)
+        share, steps = (rows[name].astype(np.float64) for name in ("reason_share", "reason_steps"))
+        return reasons_of(rows["reason"], share, steps, self.rows.weight[of], engines)
 
     def _advice(self, cause: str, culprits: Sequence[Culprit]) -> str:
         if cause == "unexplained":

@@ -260,7 +260,7 @@ class Explanation(Answer):
     levels: list[LevelOut]
     models: list[ModelOut]
     slower: list[SlowerOut]
-    """The processes that take longer by themselves for the same work, the slowest first; none for a key of one tenant."""
+    """The processes that take longer for the same work by themselves, the slowest first; none for a key of a tenant."""
     not_ended: list[WaitingOut]
     estimated: bool
     sentence: str

@@ -179,7 +179,7 @@ class Replays:
         )
 
 
-def read_replays(reader: Reader, population: Window, promise: Promise, most_s: float) -> Replays | str:
+def read_replays(reader: Reader, population: Window, promise: Promise, most_s: float | None) -> Replays | str:
     """Read what a replay needs: the newest requests of these, and all that ran beside them. Or why there is none.
 
     What is not replayed within so many seconds keeps the first order.
@@ -226,7 +226,7 @@ def read_replays(reader: Reader, population: Window, promise: Promise, most_s: f
     if not served:
         return f"the engine has not told its limits: {', '.join(silent[:3])}"
     known = marks(chosen["end_ns"], chosen["key"])
-    late = time.monotonic() + most_s
+    late = time.monotonic() + (MOST_S if most_s is None else most_s)
     replays = Replays(promise, window, known, good, has_ended_ok(chosen), served, shortened, late)
     return replays.refused() or replays
 

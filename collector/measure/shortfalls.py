@@ -79,7 +79,7 @@ def words(reason: str, share: float | None, steps: float | None, engines: Sequen
         known = load_causes()["unexplained"].advice
         return " ".join([known["any"], *(f"{engine}: {known[engine]}" for engine in engines if engine in known)])
     text = _TEXTS[reason].format(
-        share=percent(share),
+        share=percent(None if share is None else round(share, 4)),
         steps=_UNKNOWN_STEPS if steps is None else f"only {count(steps)}",
         least_steps=LEAST_STEPS,
         most_sigma=percent(MOST_SIGMA),

@@ -13,7 +13,7 @@ from collector.measure.evaluation import Counted
 from collector.measure.explained import Metric, Rows
 from collector.measure.explanation import HIDDEN_FROM, Culprit, WithoutOut
 from collector.measure.reader import Reader
-from collector.measure.replayed import MOST_S, Replays, read_of_culprit, read_replays
+from collector.measure.replayed import Replays, read_of_culprit, read_replays
 from collector.measure.window import Window
 from collector.slo.model import Promise, Slo
 
@@ -33,8 +33,8 @@ class Question:
     without: Sequence[Collection[str]] = ()
     replay: bool | Literal["auto"] = False
     """Replay what would have been without a cause, where that can be. It is about one promise; `auto`: if it is."""
-    replay_s: float = MOST_S
-    """Replays may take so long."""
+    replay_s: float | None = None
+    """Replays may take so long; None: as long as one may."""
     slowest: int = 0
     """The requests that are told one by one, at most."""
 

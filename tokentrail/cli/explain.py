@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from tokentrail.cli.api import list_of
-from tokentrail.cli.explained import lines, of_one
+from tokentrail.cli.explained import lines
+from tokentrail.cli.explained_table import of_one
 from tokentrail.cli.output import own_name, print_line
 from tokentrail.cli.status import command
 
