@@ -64,9 +64,9 @@ def updated(recorded: Traffic, steps: Steps, done: Work, former: StepModel | Non
     gap = _longest_gap(steps, sequences, _FAR_GAP * former.gap_ns or np.inf)
     end_ns = recorded.origin_ns + int(steps.end[-1])
     went_on = _added(former, features[ordinary], duration[ordinary], law[ordinary], end_ns, gap)
-    tokens, steps = _tokens_a_step(done)
-    share = steps / max(_KEPT * former.n + steps, 1)
-    tokens_a_step = (1 - share) * former.tokens_a_step + share * tokens if steps else former.tokens_a_step
+    tokens, told = _tokens_a_step(done)
+    share = told / max(_KEPT * former.n + told, 1)
+    tokens_a_step = (1 - share) * former.tokens_a_step + share * tokens
     return _with_anchor(replace(went_on, tokens_a_step=tokens_a_step), former)
 
 
@@ -121,7 +121,7 @@ def _fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps, ga
 
 def _most(features: Floats) -> Floats:
     """The range of each feature; that of the context is of one sequence, since more of them bring theirs with them."""
-    most = features.max(0, initial=0.0)
+    most: Floats = features.max(0, initial=0.0)
     context, sequences = (features[:, FEATURES.index(name)] for name in ("context", "sequences"))
     most[FEATURES.index("context")] = (context / np.maximum(sequences, 1)).max(initial=0.0)
     return most

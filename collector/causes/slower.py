@@ -45,7 +45,7 @@ def inside(law: StepModel, features: Floats) -> Bools:
     """The steps whose work is within what a law has seen."""
     number = features.copy()
     number[:, FEATURES.index("context")] /= np.maximum(features[:, FEATURES.index("sequences")], 1)
-    within: Bools = (number <= np.array(law.most) * (1 + 1e-9)).all(1)
+    within: Bools = np.all(number <= np.array(law.most) * (1 + 1e-9), axis=1)
     return within
 
 

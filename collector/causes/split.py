@@ -141,7 +141,8 @@ def _unsure(model: StepModel, features: Floats) -> Floats:
     far = np.ones(len(features))
     for name in ("attention", "context", "drafted_tokens"):
         np.maximum(far, number[name] / max(model.most_of(name), 1.0), out=far)
-    return np.maximum(unsure, each.sum(1) * (far**2 - 1))
+    doubtful: Floats = np.maximum(unsure, each.sum(1) * (far**2 - 1))
+    return doubtful
 
 
 def lasting(ratio: Floats, sigma: float, least: float = LEAST_DRIFT) -> Floats:

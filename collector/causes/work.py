@@ -89,7 +89,7 @@ def _tokens_a_step(recorded: Traffic, decode: Ints, first: Ints, last: Ints, dra
     if not drafted.any():
         return np.full(len(drafted), np.nan)
     request, low, high = recorded.phases.request[decode], first[decode], last[decode]
-    steps = added(request, high - low, len(recorded.requests))
+    steps = added(request, (high - low).astype(float), len(recorded.requests))
     each = ((recorded.requests.output - 1) / np.maximum(steps, 1))[request]
     known = np.isfinite(each) & (each > 0)
 

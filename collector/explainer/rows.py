@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from collector.causes.explain import LEVELS, UNKNOWN_US, Explained
 from collector.causes.names import PARTS
 from collector.causes.reasons import REASONS
-from collector.explainer.models import VERSION
+from collector.causes.slower import KINDS
+from collector.explainer.models import VERSION, Judges
 
 COPIED: Final = (
     "end", "ingested_at", "engine", "service", "instance", "process_tenant", "variant", "vantage", "operation", "model",
@@ -22,6 +23,7 @@ COPIED: Final = (
 _EXACT_BITS: Final = 10
 """A part that is not the largest is exact to 0.2 %. The last digits would be noise, and half of the table's bytes."""
 _INFLICTED_BITS: Final = 7
+_RATIO: Final = ("slower_by", "slower_low", "slower_high")
 _MOST_PERMILLE: Final = 65534
 _UNKNOWN_PERMILLE: Final = 65535
 
@@ -44,8 +46,10 @@ class Parts:
         self._reason = np.full(len(whole), REASONS.index("failed"))
         self._reason_share, self._reason_steps = (np.full(len(whole), np.nan) for _ in range(2))
         self._model_at_s = np.zeros(len(whole), np.int64)
+        self._slower_than, self._slower_name = np.zeros(len(whole), np.int64), np.full(len(whole), "", object)
+        self._slower = np.full((3, len(whole)), np.nan)
 
-    def put(self, rows: Ints, explained: Explained, places: Ints, model_at_s: int) -> None:
+    def put(self, rows: Ints, explained: Explained, places: Ints, judges: Judges) -> None:
         """Write what is explained at `places` into `rows`."""
         self._ttft[rows], self._rest[rows] = explained.ttft_us[places], explained.rest_us[places]
         self._inflicted[rows], self._error[rows] = explained.inflicted_us[places], explained.error_us[places]
@@ -56,7 +60,16 @@ class Parts:
             explained.reason_share[places],
             explained.reason_steps[places],
         )
-        self._model_at_s[rows] = np.where(level == LEVELS.index("steps"), model_at_s, 0)
+        by_itself = explained.model is None or explained.model.by_itself
+        self._model_at_s[rows] = np.where((level == LEVELS.index("steps")) & ~by_itself, judges.at_s, 0)
+        if explained.slower is not None:
+            fact = explained.slower
+            self._slower_than[rows], self._slower_name[rows] = KINDS.index(fact.kind), judges.name_of(fact.kind)
+            self._slower[:, rows] = np.array([[fact.ratio], [fact.low], [fact.high]]).round(4)
+
+    def lacking(self, reasons: Collection[str]) -> Ints:
+        """The rows that are not explained step by step for one of these reasons."""
+        return np.flatnonzero(np.isin(self._reason, [REASONS.index(name) for name in reasons]))
 
     @property
     def levels(self) -> dict[str, int]:
@@ -84,6 +97,9 @@ class Parts:
             "reason_steps": _or_none(
                 np.nan_to_num(self._reason_steps).astype(np.int64), np.isfinite(self._reason_steps)
             ),
+            "slower_than": self._slower_than,
+            "slower_name": self._slower_name,
+            **{name: _or_none(one, np.isfinite(one)) for name, one in zip(_RATIO, self._slower, strict=True)},
             "model_at": self._model_at_s,
             "version": VERSION * len(LEVELS) + self._level,
         }

@@ -3,14 +3,20 @@
 import numpy as np
 
 from collector.causes.explain import UNKNOWN_US, Explained
+from collector.causes.model import StepModel
 from collector.causes.names import PARTS
 from collector.causes.reasons import REASONS, Reason
+from collector.causes.slower import Slower
+from collector.explainer.models import Judges, Stored
 from collector.explainer.rows import COPIED, Parts
 
 NONE = Reason()
+MODEL = StepModel(1, 2, 3.0, 0.1, 0.9, (1.0,), (2.0,), (3.0,), anchor_ns=1_600_000_000 * 10**9)
 
 
-def columns(errors_us, *, ttft_us=500, e2e_us=2000, level="steps", shares=None, inflicted_us=0, why=NONE, **given):
+def columns(
+    errors_us, *, ttft_us=500, e2e_us=2000, level="steps", shares=None, inflicted_us=0, why=NONE, fact=None, **given
+):
     """The columns of requests of 2 ms, of which these errors and parts are explained."""
     count = len(errors_us)
     requests = {name: [""] * count for name in COPIED} | {
@@ -23,9 +29,10 @@ def columns(errors_us, *, ttft_us=500, e2e_us=2000, level="steps", shares=None, 
     ttft[:, 0], rest[:, 1] = shares or (ttft_us, e2e_us - ttft_us)
     explained = Explained(
         ttft, rest, np.array([inflicted_us] * count), np.array(errors_us), np.array([level] * count),
-        np.full(count, REASONS.index(why.name)), np.full(count, why.share), np.full(count, why.steps), None, None,
+        np.full(count, REASONS.index(why.name)), np.full(count, why.share), np.full(count, why.steps),
+        MODEL, None, fact,
     )  # fmt: skip
-    parts.put(np.arange(count), explained, np.arange(count), 1_700_000_000)
+    parts.put(np.arange(count), explained, np.arange(count), Judges(Stored(1_700_000_000, "i-1", "v", MODEL)))
     return parts.columns()
 
 
@@ -70,3 +77,11 @@ def test_a_reason_has_its_numbers_and_null_where_there_are_none():
 def test_what_a_request_inflicted_is_null_where_it_is_not_known():
     assert columns([5], inflicted_us=UNKNOWN_US)["inflicted_us"] == [None]
     assert columns([5], inflicted_us=1000)["inflicted_us"] == [1000]
+
+
+def test_what_a_process_is_slower_than_has_a_name_and_an_interval():
+    found = columns([5], fact=Slower("earlier", 1.5, 1.4, 1.6))
+    assert [found[name] for name in ("slower_than", "slower_name", "slower_by", "slower_low", "slower_high")] == [
+        [2], ["2020-09-13T12:26:40Z"], [1.5], [1.4], [1.6],
+    ]  # fmt: skip
+    assert [columns([5])[name] for name in ("slower_than", "slower_by")] == [[0], [None]]
