@@ -199,6 +199,13 @@ def test_the_same_requests_are_left_out_once():
     ]
 
 
+def test_what_a_replay_says_is_in_vain_is_told_and_not_advised():
+    groups = [one | {"without": without(0.77, 0.0)} if one["factor"] else one for one in ANSWER["groups"]]
+    told = lines(ANSWER | {"groups": groups})
+    assert "  without the slow device            77 % (79.9 % to 80.6 %) would be good              (replay)" in told
+    assert "do: limit tenant burst, or: let more requests run at once, or add replicas" in told
+
+
 def test_nothing_is_bad():
     nothing = {"selected": {"requests": 0}, "not_ended": [], "sentence": "No request is bad.", "parts": []}
     assert text(show, nothing, {}) == "No request is bad.\n"

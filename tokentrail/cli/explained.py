@@ -124,21 +124,28 @@ def _words(answer: Json, group: Json) -> str:
 
 def _without(answer: Json) -> list[str]:
     """What would be good without the two that are worth most by a replay; else, by the first order, if that says it."""
-    named = {f"the {one['group']}": (one["without"], "") for one in ordered(answer) if one["without"]}
+    named = {f"the {one['group']}": (one["without"], "") for one in ordered(answer) if _is_worth_telling(answer, one)}
     named |= {name: (one["without"], " of the others") for name, one in culprits_without(answer).items()}
-    found = [(name, without, of) for name, (without, of) in named.items() if (without["points"] or 0.0) > 0]
+    found = [(name, without, of) for name, (without, of) in named.items() if without["points"] is not None]
     replayed = [one for one in found if one[1]["kind"] == "replay"]
     if not replayed and not first_order_holds(answer):
         return []
     best: list[tuple[str, Json, str]] = []
     for one in sorted(replayed or found, key=lambda one: -one[1]["points"]):
-        is_news = one[1]["points"] >= _LEAST_POINTS and all(one[1]["points"] != other["points"] for _, other, _ in best)
+        is_news = one[1]["points"] >= _LEAST_POINTS or not one[2]
+        is_news = is_news and all(one[1]["points"] != other["points"] for _, other, _ in best)
         if (is_news or not best) and len(best) < _MOST_TOLD:
             best.append(one)
     asked = [(", ".join(one["causes"]), one, "") for one in answer["without"]]
     told = [(f"without {name}", f"{good_of(one)}{of} would be good", f"({one['kind']})") for name, one, of in
             [*best, *asked]]  # fmt: skip
     return aligned(told)
+
+
+def _is_worth_telling(answer: Json, group: Json) -> bool:
+    """A large cause, also one without which nothing would be better, or one that is worth something."""
+    gains = bool(group["without"]) and (group["without"]["points"] or 0.0) >= _LEAST_POINTS
+    return bool(group["without"]) and (gains or share_of(answer, group) >= _LEAST_TOLD)
 
 
 def culprits_without(answer: Json) -> dict[str, Json]:
@@ -173,7 +180,9 @@ def good_of(without: Json) -> str:
 
 def _do(answer: Json) -> Iterator[str]:
     """What makes the largest causes less, the largest first."""
-    told = [one for one in ordered(answer) if share_of(answer, one) >= _LEAST_TOLD][:_MOST_TOLD]
+    told = [one for one in ordered(answer) if share_of(answer, one) >= _LEAST_TOLD and not _is_in_vain(one)][
+        :_MOST_TOLD
+    ]
     worth = {one["name"]: one["without"]["points"] or 0.0 for one in culprits_without(answer).values()}
     steps: list[str] = []
     for group in told:
@@ -188,6 +197,12 @@ def _do(answer: Json) -> Iterator[str]:
             steps.append(f"{limit}{part['advice'][0].lower()}{part['advice'][1:]}".rstrip("."))
     if steps:
         yield f"do: {'; then '.join(steps)}"
+
+
+def _is_in_vain(group: Json) -> bool:
+    """A replay without it makes nothing better."""
+    without = group["without"]
+    return bool(without) and without["kind"] == "replay" and (without["points"] or 0.0) < _LEAST_POINTS
 
 
 def _sure(answer: Json) -> Iterator[str]:
