@@ -10,7 +10,7 @@ from collector.causes.names import causes_of
 from collector.measure.box import cause_of, named
 from collector.measure.differences import differences
 from collector.measure.explain import explain
-from collector.measure.explain_sentence import first_order_holds
+from collector.measure.explain_sentence import first_order_holds, without_sentence
 from collector.measure.explanation import Explanation
 from collector.measure.incident import Incident, TopCause
 from collector.measure.reader import Reader
@@ -122,17 +122,22 @@ def _why(top: TopCause | None, explained: Explanation) -> str | None:
         failed = explained.selected.failed / explained.selected.requests
         if failed >= _LEAST_SHARE:
             return f"{percent(failed)} of them failed, and took no longer than typical requests."
-    more = next((level.more for level in reversed(explained.levels) if level.more), None)
-    return f"Cause not known: {more or explained.note or 'no cause took more of their time than of good requests.'}"
+    known = [level for level in explained.levels if level.more]
+    more = max(known, key=lambda level: level.requests).more if known else explained.note
+    return f"Cause not known: {more or 'no cause took more of their time than of good requests.'}"
 
 
 def _without(explained: Explanation) -> str | None:
-    """What would be good without all causes of the top one's name, as far as the first order or a replay tells it."""
-    top = next(iter(explained.without), None)
-    if top is None or top.attainment is None or (top.kind == "first order" and not first_order_holds(explained.parts)):
+    """What would be good without all causes of the top one's name, as far as the first order or a replay tells it; else
+    without the requests of a culprit."""
+    top, replayed = next(iter(explained.without), None), explained.replay and explained.replay.attainment
+    if top is None or top.attainment is None:
         return None
-    attainment = explained.replay.attainment if explained.replay and top.kind == "replay" else explained.attainment
+    if top.kind == "first order" and not first_order_holds(explained.parts):
+        return without_sentence(explained.parts, explained.groups, explained.attainment, replayed)
+    attainment = replayed if top.kind == "replay" else explained.attainment
     if attainment is None:
         return None
     then, now = percent(top.attainment), percent(attainment)
-    return None if then == now else f"Without it, {then} since then would be good instead of {now} ({top.kind})."
+    by = " (replay)" if top.kind == "replay" else ""
+    return None if then == now else f"Without it, {then} since then would be good instead of {now}{by}."
