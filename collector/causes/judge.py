@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -102,6 +102,9 @@ def _law(
         return law, None
     mine = updated(recorded, steps, done, None)
     if laws.own:  # faster than its own law: a fault has ended that was taken for what is usual
+        before = replace(laws.own, coefficients=laws.own.anchor or laws.own.coefficients, cells={}, cell_steps={})
+        if not always(before, done.features[known], steps.duration[known]):
+            return before, None
         return (mine if mine and mine.holds else laws.own), None
     if not (mine and mine.holds and laws.sister):
         return mine, None

@@ -9,7 +9,7 @@ import numpy as np
 
 from collector.causes.columns import Columns, Floats, Traffic, traffic
 from collector.causes.fit import not_negative, r_squared, robust, scatter, sums
-from collector.causes.model import FEATURES, LEAST_OF_CELL, LEAST_STEPS, StepModel, cells_of
+from collector.causes.model import FEATURES, LEAST_OF_CELL, LEAST_STEPS, StepModel, cells_of, ranges
 from collector.causes.slower import always, anchored
 from collector.causes.split import OUTLIER, copied, lasting, law_of
 from collector.causes.timeline import Steps, line_up
@@ -115,16 +115,8 @@ def _fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps, ga
         model,
         sigma=sigma,
         r2=r_squared(duration, law),
-        most=tuple(_most(known).tolist()),
+        most=tuple(ranges(known).max(0, initial=0.0).tolist()),
     )
-
-
-def _most(features: Floats) -> Floats:
-    """The range of each feature; that of the context is of one sequence, since more of them bring theirs with them."""
-    most: Floats = features.max(0, initial=0.0)
-    context, sequences = (features[:, FEATURES.index(name)] for name in ("context", "sequences"))
-    most[FEATURES.index("context")] = (context / np.maximum(sequences, 1)).max(initial=0.0)
-    return most
 
 
 def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, end_ns: int, gap_ns: float) -> StepModel:
@@ -153,7 +145,7 @@ def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, e
         xty=tuple(both[1].tolist()),
         cells=merged,
         cell_steps={cell: kept_steps.get(cell, 0) + counts.get(cell, 0) for cell in merged},
-        most=tuple(np.maximum(former.most, _most(features)).tolist()),
+        most=tuple(ranges(features).max(0, initial=0.0).clip(min=former.most).tolist()),
         gap_ns=(1 - share) * former.gap_ns + share * gap_ns,
         refused=0,
         by_itself=False,

@@ -56,7 +56,7 @@ class StepModel:
     cell_steps: Mapping[int, float] = field(default_factory=dict)
     """Steps behind each of them."""
     most: tuple[float, ...] = (0.0,) * len(FEATURES)
-    """By FEATURES, in one step that it knows: beyond, nobody saw the law hold. The context is that of one sequence."""
+    """By FEATURES, in one step that it knows: beyond, nobody saw the law hold. By `ranges`."""
     anchor: tuple[float, ...] = ()
     """The fastest coefficients that the process had within a week: what it is compared with when it gets slower."""
     anchor_ns: int = 0
@@ -99,6 +99,17 @@ class StepModel:
         for name in ("cells", "cell_steps"):
             numbers[name] = {int(cell): float(value) for cell, value in dict(row[name]).items()}
         return cls(**numbers)
+
+
+def ranges(features: Floats) -> Floats:
+    """The work of steps by which a law's range is known: context and drafts of one sequence, all else of a step.
+
+    A sequence more brings its context and its draft with it, and the range of sequences is one of its own.
+    """
+    number = features.copy()
+    each = [FEATURES.index(name) for name in ("context", "drafted_tokens")]
+    number[:, each] /= np.maximum(features[:, FEATURES.index("sequences")], 1)[:, None]
+    return number
 
 
 def cells_of(features: Floats) -> Ints:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from collector.causes.columns import Bools, Floats
-from collector.causes.model import FEATURES, LEAST_STEPS, StepModel
+from collector.causes.model import FEATURES, LEAST_STEPS, StepModel, ranges
 from collector.causes.split import LEAST_DRIFT, MEDIAN_ERROR, law_of
 
 KINDS: Final = ("none", "version", "earlier", "sister")
@@ -43,9 +43,7 @@ class Slower:
 
 def inside(law: StepModel, features: Floats) -> Bools:
     """The steps whose work is within what a law has seen."""
-    number = features.copy()
-    number[:, FEATURES.index("context")] /= np.maximum(features[:, FEATURES.index("sequences")], 1)
-    within: Bools = np.all(number <= np.array(law.most) * (1 + 1e-9), axis=1)
+    within: Bools = np.all(ranges(features) <= np.array(law.most) * (1 + 1e-9), axis=1)
     return within
 
 
@@ -61,13 +59,14 @@ def slower(kind: str, law: StepModel, other: StepModel, own_ns: Floats, other_ns
 def than_another(law: StepModel, other: StepModel, features: Floats, kind: str) -> tuple[Slower | None, Floats]:
     """How much slower the law is than that of another process or version, and the share of each step that is due to it.
 
-    Steps whose work the other one has not seen say nothing, and have no share.
+    Steps whose work the other one has not seen say nothing, and have the share of the others.
     """
     seen = inside(other, features)
     own_ns, _ = law_of(law, features)
     other_ns, _ = law_of(other, features)
     found = slower(kind, law, other, own_ns[seen], other_ns[seen])
-    return found, np.where(seen, np.maximum(1 - other_ns / own_ns, 0.0), 0.0)
+    of_others = 1 - 1 / max(found.ratio, 1.0) if found else 0.0
+    return found, np.where(seen, np.maximum(1 - other_ns / own_ns, 0.0), of_others)
 
 
 def than_earlier(law: StepModel, features: Floats) -> tuple[Slower | None, Floats]:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from collector.causes.columns import Bools, Floats, Ints, Traffic, added
-from collector.causes.model import FEATURES, LEAST_OF_CELL, StepModel
+from collector.causes.model import FEATURES, LEAST_OF_CELL, StepModel, ranges
 from collector.causes.timeline import Steps
 from collector.causes.work import Work
 
@@ -125,22 +125,20 @@ def _unsure(model: StepModel, features: Floats) -> Floats:
 
     Beyond the most sequences that the model knows: by half of what those beyond take. Beyond the most prompt tokens: by
     any time, since arithmetic and attention grow faster than smaller prompts tell. Steps of one kind have as many
-    sequences or prompt tokens; beyond the most attention, context or drafts, their number says nothing: as if the whole
-    step grew with the square of these.
+    sequences, or, with prompts, as many tokens of these; beyond the most attention, context or drafts, their number
+    says nothing: as if the whole step grew with the square of these.
     """
     each = features * np.array(model.coefficients)
     number = {name: features[:, index] for index, name in enumerate(FEATURES)}
     decoding = each[:, FEATURES.index("sequences")] + each[:, FEATURES.index("context")]
     more = np.maximum(1 - model.most_of("sequences") / np.maximum(number["sequences"], 1.0), 0.0)
-    unsure = np.where(number["prompt_tokens"] > model.most_of("prompt_tokens"), np.inf, more * decoding / 2)
+    crowd = more * decoding / 2
     _, count = model.calibration(features)
-    unsure[count >= LEAST_OF_CELL] = 0.0
-    # A sequence more brings its context with it, so the context counts by sequence.
-    by_sequence = number["context"] / np.maximum(number["sequences"], 1.0)
-    number["context"] = by_sequence
-    far = np.ones(len(features))
-    for name in ("attention", "context", "drafted_tokens"):
-        np.maximum(far, number[name] / max(model.most_of(name), 1.0), out=far)
+    prompts = number["prompt_tokens"] > 0
+    unsure = np.where((count >= LEAST_OF_CELL) & ~prompts, 0.0, crowd)
+    unsure[(count < LEAST_OF_CELL) & (number["prompt_tokens"] > model.most_of("prompt_tokens"))] = np.inf
+    other = [FEATURES.index(name) for name in ("attention", "context", "drafted_tokens")]
+    far = (ranges(features)[:, other] / np.maximum(np.array(model.most)[other], 1.0)).max(1, initial=1.0)
     doubtful: Floats = np.maximum(unsure, each.sum(1) * (far**2 - 1))
     return doubtful
 

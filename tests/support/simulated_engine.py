@@ -45,6 +45,10 @@ class Law:
     noise: float = 0.03
     gap: float = 0.3 * MS
     padding: int = 1
+    drafted: float = 0.0
+    """ns for each drafted token."""
+    accepted: float = 0.8
+    """A drafted token is accepted with this probability if those before it are."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,10 @@ class Faults:
     """From a time on, the first step of each number of sequences (in eights) takes so many ns more."""
     logprobs: int = 0
     """The host works so many ns after each step for each sequence that wants log-probabilities."""
+    alternate: tuple[int, int, float] | None = None
+    """From a time to another, every second step takes so many times as long."""
+    accepted: tuple[int, int, float] | None = None
+    """From a time to another, drafted tokens are accepted with this probability."""
     ready: int = 0
     """Until then the model is not loaded."""
 
@@ -183,6 +191,7 @@ class SimulatedDevice:
         self._random = random.Random(seed)
         self._freezes = sorted(faults.freezes)
         self._compiled = set()
+        self._steps = 0
         self.truth, self.waits = [], {}
 
     def warm_up(self):
@@ -206,7 +215,7 @@ class SimulatedDevice:
         ]
         padded = -(-len(decoding) // law.padding) * law.padding
         context = sum(len(one.token_ids) for one in decoding)
-        decode = law.sequence * padded + law.context * context
+        decode = law.sequence * padded + law.context * context + law.drafted * plan.drafted_tokens
         noise = math.exp(self._random.gauss(0, law.noise))
         usual = (law.step + sum(own) + decode) * noise
         fault = self._fault(start - EPOCH, usual, len(decoding))
@@ -230,11 +239,24 @@ class SimulatedDevice:
                 context=context,
             )
         )
-        return StepResult([[7] if item.samples else [] for item in plan.batch])
+        accepted = self._accepted(start - EPOCH)
+        return StepResult([[7] * (1 + accepted(len(item.draft))) if item.samples else [] for item in plan.batch])
+
+    def _accepted(self, at):
+        fallen = self._faults.accepted
+        share = fallen[2] if fallen and fallen[0] <= at < fallen[1] else self._law.accepted
+
+        def of(drafted):
+            return next((i for i in range(drafted) if self._random.random() >= share), drafted)
+
+        return of
 
     def _fault(self, at, usual, sequences):
         faults = self._faults
         more = sum(usual * (factor - 1) for since, until, factor in faults.slow if since <= at < until)
+        self._steps += 1
+        if faults.alternate and faults.alternate[0] <= at < faults.alternate[1] and self._steps % 2:
+            more += usual * (faults.alternate[2] - 1)
         while self._freezes and self._freezes[0][0] <= at:
             more += self._freezes.pop(0)[1]
         if self._stolen(at):
@@ -258,6 +280,13 @@ class SimulatedDevice:
     def gap(self):
         usual = int(self._law.gap * (0.5 + self._random.random())) // US * US
         return usual + (self.truth[-1].gap if self.truth else 0)
+
+
+class SimulatedDrafts:
+    """Proposes as many tokens as there may be."""
+
+    def propose(self, limits):
+        return {sequence: [7] * limit for sequence, limit in limits.items()}
 
 
 @dataclass
