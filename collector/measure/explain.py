@@ -310,6 +310,13 @@ class _Answer:
                 engines[self._processes[process].engine] += n
         return [name for name, _ in engines.most_common()]
 
+    def _engines_of(self, cause: str) -> list[str]:
+        """The engines whose requests lost most to a cause: the switches of others would not help."""
+        lost = lost_at(self.rows, self._beyond, cause)
+        most = max(lost.values(), default=0.0)
+        theirs = {self._processes[key].engine for key, us in lost.items() if us > most / 10 and key in self._processes}
+        return [engine for engine in self._engines if engine in theirs] or self._engines
+
     @cached_property
     def _levels(self) -> list[LevelOut]:
         levels = []
@@ -333,7 +340,7 @@ class _Answer:
     def _advice(self, cause: str, culprits: Sequence[Culprit]) -> str:
         if cause == "unexplained":
             return ". ".join(dict.fromkeys(one.more.rstrip(".") for one in self._levels if one.more))
-        return f"{compared(culprits, self._processes.values())}{advice(cause, self._engines)}"
+        return f"{compared(culprits, self._processes.values())}{advice(cause, self._engines_of(cause))}"
 
     def _models(self) -> list[ModelOut]:
         """The laws of the processes with most selected requests; none for a caller of one tenant."""

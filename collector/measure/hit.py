@@ -130,7 +130,7 @@ def _why(top: TopCause | None, explained: Explanation) -> str | None:
 def _without(explained: Explanation) -> str | None:
     """What would be good without all causes of the top one's name, as far as the first order or a replay tells it; else
     without the requests of a culprit."""
-    top, replayed = next(iter(explained.without), None), explained.replay and explained.replay.attainment
+    top, replayed = next(iter(explained.without), None), explained.replay.attainment if explained.replay else None
     if top is None or top.attainment is None:
         return None
     if top.kind == "first order" and not first_order_holds(explained.parts):

@@ -29,6 +29,8 @@ _LEAST_MOST: Final = 0.3
 _MOST_NAMED: Final = 3
 _PER_CENT: Final = 100
 _LEAST_POINTS: Final = 0.5
+_NAMED: Final = {"slower by itself": "that slowness", "fewer drafts accepted": "the fall of accepted drafts"}
+"""Groups whose name is no noun, behind `without`."""
 
 
 def lines(answer: Json) -> list[str]:
@@ -124,7 +126,11 @@ def _words(answer: Json, group: Json) -> str:
 
 def _without(answer: Json) -> list[str]:
     """What would be good without the two that are worth most by a replay; else, by the first order, if that says it."""
-    named = {f"the {one['group']}": (one["without"], "") for one in ordered(answer) if _is_worth_telling(answer, one)}
+    named = {
+        _NAMED.get(one["group"], f"the {one['group']}"): (one["without"], "")
+        for one in ordered(answer)
+        if _is_worth_telling(answer, one)
+    }
     named |= {name: (one["without"], " of the others") for name, one in culprits_without(answer).items()}
     found = [(name, without, of) for name, (without, of) in named.items() if without["points"] is not None]
     replayed = [one for one in found if one[1]["kind"] == "replay"]

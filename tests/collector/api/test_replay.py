@@ -161,6 +161,9 @@ def test_one_where_it_can_be_had(put, api, frozen, asked, note):
     assert (answer["replay"] is None) == bool(note)
     assert (note or "") in (answer["note"] or "")
     assert api("explain", replay="auto", metric="ttft")["note"] is None
+    filters = {"model": "m", "engine": "tokentrail", "variant": "baseline"}
+    filtered = api("explain", replay="auto", **asked, **filters)
+    assert (filtered["replay"] is None) == bool(note), "filters name columns that the question about processes has too"
 
 
 def test_a_request_that_failed_keeps_its_verdict(put, explain, frozen):
