@@ -44,10 +44,10 @@ class ExplainQuery(WindowQuery):
     without: Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=_MOST_SETS)] = Field(
         [], description="causes, joined by commas: the attainment without all of them; may be repeated"
     )
-    replay: bool = Field(
+    replay: bool | Literal["auto"] = Field(
         False,
         description="let the requests come again without each cause, where a simulation of the scheduler can tell; of "
-        "one SLO, or of thresholds. It takes up to 20 s",
+        "one SLO, or of thresholds. It takes up to 20 s. `auto`: where it can be had; a note says why there is none",
     )
     slowest: Annotated[int, Field(ge=0, le=_MOST_SLOWEST)] = Field(
         0, description="so many of the requests with the longest time, each with its causes"
@@ -86,16 +86,16 @@ def _question(reader: Reader, query: ExplainQuery) -> Question:
         promises = (find_slo(reader.slos, query.slo),)
     elif given:
         promises = (Promise.to_all(Thresholds.model_construct(None, **given)),)
-    if query.replay and query.metric is not None:
+    if query.replay is True and query.metric is not None:
         raise bad_parameter("replay", "tells an attainment, and a percentile has none: leave out replay or metric")
-    if query.replay and len(promises) != 1:
+    if query.replay is True and len(promises) != 1:
         raise bad_parameter("replay", "is about one promise: give slo=, or ttft=, tpot= or e2e=")
     return Question(
         promises,
         query.metric,
         0.99 if query.quantile is None else query.quantile,
         [*map(_causes, query.without)],
-        replay=query.replay,
+        replay=query.replay if query.metric is None else False,
         slowest=query.slowest,
     )
 

@@ -34,3 +34,8 @@ def load_causes() -> Mapping[str, Cause]:
 
 PARTS: Final = tuple(load_causes())
 """The names of the causes; the last is `unexplained`."""
+
+
+def causes_of(group: str) -> list[str]:
+    """The causes that people call by one name."""
+    return [name for name, cause in load_causes().items() if cause.group == group]

@@ -72,7 +72,8 @@ def cause_of(top: TopCause | None) -> str | None:
     """What took most time from bad requests, as a sentence; None where nothing explains it."""
     if top is None or top.cause == "unexplained":
         return None
-    return f"Cause: {top.group} ({percent(top.share)} of what they took beyond good requests)."
+    what = f"{top.group}, {top.than}" if top.than else top.group
+    return f"Cause: {what} ({percent(top.share)} of what they took beyond good requests)."
 
 
 def named(text: str, longest: int = _LONGEST_NAME) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,8 +12,9 @@ from collector.causes.culprits import culprits_of
 from collector.causes.names import PARTS
 from collector.explainer.models import References, kind_of
 from collector.explainer.reading import Process, happened, with_more
-from collector.measure.explained import Rows, of_causes
+from collector.measure.explained import Rows
 from collector.measure.explanation import Culprit, Exemplar
+from collector.measure.holders import MOST_STRETCHES, Held, Victims, at_processes, joined, ran_in
 from collector.measure.reader import Reader
 from collector.measure.served import Served
 from collector.measure.tail import Beyond
@@ -24,12 +24,9 @@ from collector.sql.fragment import Fragment, all_of
 
 OF_PROMPTS: Final = ("others_prompts", "wait_tokens")
 """The causes that are the prompts of others."""
+WAITS: Final = ("wait_batch", "wait_kv", "wait_priority")
+"""The causes that a burst makes."""
 _OF_NO_PROCESS: Final = (*OF_PROMPTS, "own_prompt", "unexplained", "alone")
-HELD: Final = {
-    **dict.fromkeys(("wait_batch", "wait_priority", "batch", "busy"), "place_us"),
-    **dict.fromkeys(("wait_kv", "preempted", "recompute"), "kv_us"),
-}
-"""The causes of which those are to blame who had the places or the KV blocks, and the column that says for how long."""
 _MOST: Final = 5
 _EXEMPLARS: Final = 3
 _MOST_INFLICTERS: Final = 200
@@ -103,33 +100,16 @@ def _by(by: Literal["process", "variant"], lost: Mapping[int, float], names: Map
     return _named(by, sums, sum(lost.values()))
 
 
-def at_processes(reader: Reader, window: Window, keys: Iterable[int]) -> Window:
-    """All requests of these processes: those that made others wait need not be among the ones that are asked about."""
-    there = "cityHash64(engine, service, instance, process_tenant) IN {culprit_processes:Array(UInt64)}"
-    served = Fragment(there, {"culprit_processes": sorted(keys)})
-    return replace(window, filter=all_of(reader.tenant_filter, served))
-
-
-def holding_tenants(reader: Reader, window: Window) -> list[dict[str, Any]]:
-    """How long each tenant's requests had places and KV blocks, by process. None for a caller of one tenant."""
-    if reader.tenant:
-        return []
-    return reader.queries.rows("explain_holders", {"filter": window.filter}, **window.bounds, limit=_MOST_GROUPS)
-
-
-def of_holders(held: Sequence[Mapping[str, Any]], lost: Mapping[int, float], cause: str) -> list[Culprit]:
-    """The tenants that had the places or the KV blocks of the processes: of what was lost there, each has its part.
-
-    Where one tenant has all requests, that tells nothing.
-    """
-    whole: Counter[int] = Counter()
-    for row in held:
-        whole[row["process"]] += row[HELD[cause]]
-    sums: Counter[str] = Counter()
-    for row in held:
-        if whole[row["process"]]:
-            sums[row["of_tenant"]] += lost.get(row["process"], 0.0) * row[HELD[cause]] / whole[row["process"]]
-    return _named("tenant", sums, sum(lost.values())) if len({row["of_tenant"] for row in held}) > 1 else []
+def of_holders(held: Held, victims: Victims, cause: str) -> list[Culprit]:
+    """The tenants that had the places or the blocks while the victims waited, with their parts of what these lost."""
+    told = _named("tenant", held.by_tenant(victims, cause), float(victims.lost.sum()))
+    bursts = {one.name: burst for one in told if cause in WAITS and (burst := held.burst(one.name))}
+    return [
+        one.model_copy(update=dict(zip(("requests", "within_s"), bursts[one.name], strict=True)))
+        if one.name in bursts
+        else one
+        for one in told
+    ]
 
 
 def _named(by: Literal["process", "tenant", "variant"], us: Counter[str], whole: float) -> list[Culprit]:
@@ -140,16 +120,15 @@ def _named(by: Literal["process", "tenant", "variant"], us: Counter[str], whole:
     ]
 
 
-def of_prompts(reader: Reader, window: Window, *, suffered_s: float) -> list[Culprit]:
+def of_prompts(reader: Reader, victims: Sequence[Victims], *, suffered_s: float) -> list[Culprit]:
     """The requests that made others wait by their prompts, with their tenants, models and lengths.
 
-    They have ended in the window. A caller of one tenant sees its own, and whether others have a part in what its
-    requests suffered.
+    Their prompts were computed while these victims were there. A caller of one tenant sees its own, and whether others
+    have a part in what its requests suffered.
     """
-    asked = {"filter": of_causes(window)}
-    groups = read_inflicted(reader, window)
+    groups = read_inflicted(reader, victims)
     whole = float(sum(group["us"] for group in groups))
-    top = reader.queries.rows("explain_inflicters", asked, **window.bounds, limit=_MOST_INFLICTERS) if whole else []
+    top = reader.queries.rows("explain_inflicters", _beside(reader, victims), limit=_MOST_INFLICTERS) if whole else []
     named = find_named(reader, ((row["end_ns"], row["request_key"]) for row in top))
     culprits: list[Culprit] = []
     lengths: Counter[str] = Counter()
@@ -174,10 +153,19 @@ def of_prompts(reader: Reader, window: Window, *, suffered_s: float) -> list[Cul
     return culprits
 
 
-def read_inflicted(reader: Reader, window: Window) -> list[dict[str, Any]]:
-    """For how long prompts made others wait, by process, tenant and model."""
-    asked = {"filter": of_causes(window)}
-    return reader.queries.rows("explain_inflicted", asked, **window.bounds, limit=_MOST_GROUPS)
+def read_inflicted(reader: Reader, victims: Sequence[Victims]) -> list[dict[str, Any]]:
+    """For how long prompts made others wait while these victims were there, by process, tenant and model."""
+    if not any(len(of.lost) for of in victims):
+        return []
+    return reader.queries.rows("explain_inflicted", _beside(reader, victims), limit=_MOST_GROUPS)
+
+
+def _beside(reader: Reader, victims: Sequence[Victims]) -> dict[str, Fragment]:
+    """Rows of `causes` of the victims' processes, whose prompts were computed while these were there."""
+    stretches = joined([one for of in victims for one in of.stretches()], MOST_STRETCHES)
+    began = "toUnixTimestamp64Nano(end) - toInt64(e2e_ns)"
+    ran = ran_in(stretches, began, f"({began} + toInt64(ifNull(ttft_ns, e2e_ns)))")
+    return {"ran": ran, "filter": all_of(reader.tenant_filter, at_processes(victims))}
 
 
 def inflicting_tenants(groups: Sequence[Mapping[str, Any]], lost: Mapping[int, float]) -> list[Culprit]:

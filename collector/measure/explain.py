@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import get_args
@@ -14,11 +14,8 @@ from collector.causes.names import PARTS, load_causes
 from collector.measure import explained, verdicts
 from collector.measure.answers import WindowOut
 from collector.measure.culprits import (
-    HELD,
     OF_PROMPTS,
-    at_processes,
     exemplars,
-    holding_tenants,
     lost_at,
     of_holders,
     of_kv,
@@ -26,6 +23,7 @@ from collector.measure.culprits import (
     of_prompts,
 )
 from collector.measure.evaluation import Counted, count, open_requests
+from collector.measure.explain_sentence import sentence
 from collector.measure.explained import MOST_CHOSEN, MOST_TYPICAL, Array, Explained, Rows
 from collector.measure.explanation import (
     Culprit,
@@ -36,13 +34,15 @@ from collector.measure.explanation import (
     Part,
     Selected,
     TypicalOut,
-    sentence,
 )
+from collector.measure.holders import HELD, Victims, read_held
 from collector.measure.reader import Reader
 from collector.measure.replayed import Replays
 from collector.measure.served import Served, advice, compared, read_models, read_processes
+from collector.measure.shortfalls import ReasonOut, reasons_of
+from collector.measure.slower import read_slower
 from collector.measure.slowest import by_group, by_model, slowest
-from collector.measure.tail import Beyond, Floats, shares
+from collector.measure.tail import Beyond, Bools, Floats, shares
 from collector.measure.times import rfc3339
 from collector.measure.typical import TypicalOfModels, good_ones, typical_of
 from collector.measure.waiting import waiting
@@ -54,6 +54,7 @@ from collector.slo.judge import selects
 from collector.sql.fragment import TRUE, all_of
 
 _MOST_MODELS = 20
+_MOST_REASONS = 2
 
 
 def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Question) -> Explanation:
@@ -120,10 +121,14 @@ class _Answer:
 
     def build(self) -> Explanation:
         question, in_flight = self.question, open_requests(self.reader, self.counted.window)
+        what_if = self._what_if
+        without = [] if what_if.hidden else [what_if.without(causes) for causes in question.without]
         parts, selected, attainment = self._parts(), self._selected(), self.counted.requests.attainment
+        groups = by_group(parts, self.rows, self._beyond, what_if.without)
+        replay = what_if.replays.out if isinstance(what_if.replays, Replays) else None
         is_tail, value_s = question.metric is not None, explained.as_seconds(self.tail_us)
         bad = in_flight.judged(question.promises).of_all_slos().in_flight_violations
-        not_ended, what_if = waiting(self.reader, self.counted.window, in_flight, bad), self._what_if
+        not_ended = waiting(self.reader, self.counted.window, in_flight, bad)
         return Explanation(
             window=WindowOut.of(self.counted.window, self.counted.complete_ns),
             slo=question.slo.name if question.slo else None,
@@ -133,18 +138,28 @@ class _Answer:
             selected=selected,
             typical=self._typical(),
             attainment=attainment,
+            judged=self._number(float(self.counted.requests.tally.judged)),
             parts=parts,
-            groups=by_group(parts, self.rows, self._beyond, what_if.without),
+            groups=groups,
             unexplained_s=self._unexplained_s,
-            without=[] if what_if.hidden else [what_if.without(causes) for causes in question.without],
+            without=without,
             without_hidden=what_if.hidden,
-            replay=what_if.replays.out if isinstance(what_if.replays, Replays) else None,
+            replay=replay,
             levels=self._levels,
             models=self._models(),
+            slower=read_slower(self.reader, self.population, {*self.rows.rows["process"].tolist()}),
             not_ended=not_ended,
             estimated=self.counted.errors is not None or self.is_sample,
             sentence=sentence(
-                selected, parts, question.metric, question.quantile, value_s, what_if.now(parts), not_ended
+                selected,
+                parts,
+                groups,
+                question.metric,
+                question.quantile,
+                value_s,
+                attainment,
+                replay.attainment if replay else None,
+                not_ended,
             ),
             note=self._note(),
             slowest=slowest(self.reader, self.rows, self._beyond, question.slowest) if question.slowest else [],
@@ -170,6 +185,13 @@ class _Answer:
             explained=self._number(float(self.rows.weight.sum())),
             failed=self._number(self.scale * float(self.chosen["weight"][explained.has_failed(self.chosen)].sum())),
             time_s=self._sum(self._beyond.time.sum(0)),
+            start=rfc3339(int(self.chosen["end_ns"].min())) if len(self.chosen) else None,
+            end=rfc3339(int(self.chosen["end_ns"].max())) if len(self.chosen) else None,
+            processes=[
+                self._processes[process].process.title
+                for process, _ in Counter(self.rows.rows["process"].tolist()).most_common()
+                if process in self._processes
+            ],
         )
 
     @property
@@ -230,7 +252,7 @@ class _Answer:
         told.sort(key=lambda i: (-by_group_s[of_group[i]], of_group[i], -excess_s[i], -time_s[i]))
         examples = exemplars(self.reader, self.rows, beyond)
         culprits = self._culprits(time_s)
-        engines, what_if = self._engines, self._what_if
+        what_if = self._what_if
         return [
             Part(
                 cause=PARTS[i],
@@ -241,10 +263,12 @@ class _Answer:
                 share=by_cause[i] if is_compared else None,
                 requests=self._number(float(most[i])) if is_compared else None,
                 budget_share=self._of_budget(float(most[i])) if is_compared else None,
-                without=None if what_if.hidden or PARTS[i] == "unexplained" else what_if.without([PARTS[i]]),
+                without=None
+                if what_if.hidden or PARTS[i] == "unexplained"
+                else what_if.without([PARTS[i]], share=by_cause[i] if is_compared else None),
                 culprits=what_if.of_culprits(culprits[PARTS[i]]),
                 exemplars=examples[PARTS[i]],
-                advice=f"{compared(culprits[PARTS[i]], self._processes.values())}{advice(PARTS[i], engines)}",
+                advice=self._advice(PARTS[i], culprits[PARTS[i]]),
             )
             for i in told
         ]
@@ -258,22 +282,18 @@ class _Answer:
 
     def _culprits(self, time_s: Floats) -> Mapping[str, list[Culprit]]:
         culprits: dict[str, list[Culprit]] = defaultdict(list)
-        lost = {name: lost_at(self.rows, self._beyond, name) for name in PARTS}
-
-        def beside(causes: Iterable[str]) -> Window:
-            return at_processes(self.reader, self.counted.window, {key for name in causes for key in lost[name]})
-
+        victims = {name: Victims.of(self.rows, self._beyond, name) for name in (*OF_PROMPTS, *HELD)}
         if suffered_s := float(sum(time_s[PARTS.index(name)] for name in OF_PROMPTS)):
-            to_blame = of_prompts(self.reader, beside(OF_PROMPTS), suffered_s=suffered_s)
+            to_blame = of_prompts(self.reader, [victims[name] for name in OF_PROMPTS], suffered_s=suffered_s)
             culprits |= dict.fromkeys(OF_PROMPTS, to_blame)
         for name in ("preempted", "recompute"):
             culprits[name] = of_kv(self.reader, self.counted.window, self.rows, self._beyond, name)
-        held = holding_tenants(self.reader, beside(HELD))
+        held = read_held(self.reader, [victims[name] for name in HELD])
         for name in PARTS:
-            of_place = of_processes(lost[name], self._processes, name)
+            of_place = of_processes(lost_at(self.rows, self._beyond, name), self._processes, name)
             culprits[name] = [*culprits[name], *of_place] if name in OF_PROMPTS else culprits[name] or of_place
             if name in HELD:
-                culprits[name] = [*culprits[name], *of_holders(held, lost[name], name)]
+                culprits[name] = [*culprits[name], *of_holders(held, victims[name], name)]
         return culprits
 
     @cached_property
@@ -290,6 +310,13 @@ class _Answer:
                 engines[self._processes[process].engine] += n
         return [name for name, _ in engines.most_common()]
 
+    def _engines_of(self, cause: str) -> list[str]:
+        """The engines whose requests lost most to a cause: the switches of others would not help."""
+        lost = lost_at(self.rows, self._beyond, cause)
+        most = max(lost.values(), default=0.0)
+        theirs = {self._processes[key].engine for key, us in lost.items() if us > most / 10 and key in self._processes}
+        return [engine for engine in self._engines if engine in theirs] or self._engines
+
     @cached_property
     def _levels(self) -> list[LevelOut]:
         levels = []
@@ -300,9 +327,20 @@ class _Answer:
             served = {*self.rows.rows["process"][of_level].tolist()} & self._processes.keys()
             engines = sorted({self._processes[process].engine for process in served})
             weight = self._number(float(self.rows.weight[of_level].sum()))
-            more = "" if level == "steps" else advice("unexplained", engines)
-            levels.append(LevelOut(level=level, requests=weight, engines=engines, more=more))
+            why = self._reasons(of_level, engines) if level != "steps" else []
+            more = ". ".join(one.text.rstrip(".") for one in why[:_MOST_REASONS])
+            levels.append(LevelOut(level=level, requests=weight, engines=engines, reasons=why, more=more))
         return levels
+
+    def _reasons(self, of: Bools, engines: Sequence[str]) -> list[ReasonOut]:
+        rows = self.rows.rows[of]
+        share, steps = (rows[name].astype(np.float64) for name in ("reason_share", "reason_steps"))
+        return reasons_of(rows["reason"], share, steps, self.rows.weight[of], engines)
+
+    def _advice(self, cause: str, culprits: Sequence[Culprit]) -> str:
+        if cause == "unexplained":
+            return ". ".join(dict.fromkeys(one.more.rstrip(".") for one in self._levels if one.more))
+        return f"{compared(culprits, self._processes.values())}{advice(cause, self._engines_of(cause))}"
 
     def _models(self) -> list[ModelOut]:
         """The laws of the processes with most selected requests; none for a caller of one tenant."""
@@ -334,7 +372,7 @@ class _Answer:
         missing = n - self.every * self.rows.n
         if self.rows.n and all(level.level == "none" for level in self._levels):
             told = "the engines tell neither phases nor steps of these requests"
-            return f"{told}. {advice('unexplained', self._engines)}"
+            return f"{told}. {self._levels[0].more}"
         if not missing:
             return None
         late = "it takes up to two minutes, and longer after an outage; a collector with --explain false explains none"

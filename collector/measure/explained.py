@@ -16,7 +16,7 @@ from collector.measure.verdicts import Threshold
 from collector.measure.window import Window
 from collector.query.template import part
 from collector.slo.cells import Cells
-from collector.slo.judge import LARGEST_US, UNKNOWN_US
+from collector.slo.judge import LARGEST_US
 from collector.slo.model import Promise
 from collector.sql.fragment import FALSE, Fragment
 
@@ -30,23 +30,22 @@ MOST_JUDGED: Final = 20_000
 _CHOSEN: Final = np.dtype(
     [
         *(("end_ns", "<i8"), ("key", "<u4"), ("cell", "<u8"), ("weight", "<f8"), ("model", "<u8")),
-        *(("ttft_us", "<u4"), ("tpot_us", "<u4"), ("e2e_us", "<u4"), ("gap_us", "<u4"), ("first_visible_us", "<u4")),
+        *((f"{name}_us", "<f8") for name in ("ttft", "tpot", "e2e", "gap", "first_visible")),
         *(("status", "u1"), ("is_bound", "u1")),
     ]
 )
 COLUMNS: Final = [f"{of}_{name}_us" for of in ("ttft", "rest") for name in PARTS]
 ROW: Final = np.dtype(
     [
-        *(("end_ns", "<i8"), ("key", "<u4"), ("process", "<u8"), ("weight", "<f8"), ("later", "<u4")),
-        *(("tpot_more_us", "<u4"), ("error_permille", "<u2"), ("level", "u1"), ("first_token", "u1")),
+        *(("end_ns", "<i8"), ("key", "<u4"), ("process", "<u8"), ("weight", "<f8"), ("later", "<f8")),
+        *(("tpot_more_us", "<u4"), ("error_share", "<f4"), ("level", "u1"), ("first_token", "u1")),
         *(("is_bound", "u1"), ("ok", "u1"), ("times", "<u4", len(COLUMNS)), ("model", "<u8"), ("cell", "<u8")),
-        ("version", "<u4"),
+        *(("version", "<u4"), ("reason", "u1"), ("reason_share", "<f4"), ("reason_steps", "<f4")),
     ]
 )
 """A row of causes with these columns in `times`. `cell` is that of the promises that were asked about."""
 _OK, _FAILED, _CANCELLED = 1, 2, 3
 FIRST_TOKEN_KNOWN: Final = 1
-_ERROR_UNKNOWN: Final = 65535
 _OF_METRIC: Final[dict[Metric, tuple[str, Sequence[Of]]]] = {
     "ttft": (f"ttft_us BETWEEN 1 AND {LARGEST_US}", ["ttft"]),
     "tpot": (f"tpot_us BETWEEN 1 AND {LARGEST_US} AND tpot_at_most_ns IS NULL", ["rest"]),
@@ -129,7 +128,7 @@ class Explained:
         """Rows of the query `explain_rows`."""
         times = np.ascontiguousarray(rows["times"].T, np.float64)
         first, rest = times[: len(PARTS)], times[len(PARTS) :]
-        later = np.where(rows["later"] == UNKNOWN_US, np.nan, rows["later"].astype(np.float64))
+        later = rows["later"].astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             gap = np.ceil(rest.sum(0) / later)
             more = rows["tpot_more_us"].astype(np.int32)  # modulo 2^32, as the table has it
@@ -253,9 +252,9 @@ class Rows:
     def to_judge(self, promises: Sequence[Promise]) -> Bad:
         """What judges these requests again, once some of their time is removed."""
         requests = self.requests
-        judged, permille = Cells(promises).judged(requests["cell"]), self.rows["error_permille"]
+        judged = Cells(promises).judged(requests["cell"])
         names = ("ttft_us", "tpot_us", "e2e_us", "gap_us", "first_visible_us")
-        ttft, tpot, e2e, gap, visible = (_microseconds(requests[name]) for name in names)
+        ttft, tpot, e2e, gap, visible = (requests[name] for name in names)
         waited = (requests["status"] == _CANCELLED) & (requests["ttft_us"] == 0)
         return Bad(
             times=self.times,
@@ -271,7 +270,7 @@ class Rows:
             visible_unknown=np.isnan(visible) & ~waited,
             ok=requests["status"] == _OK,
             failed=requests["status"] == _FAILED,
-            error=np.where(permille == _ERROR_UNKNOWN, np.nan, e2e * permille / 1000),
+            error=e2e * self.rows["error_share"],
             weight=self.weight,
         )
 
@@ -280,10 +279,6 @@ def marks(end_ns: npt.NDArray[np.int64], key: npt.NDArray[Any]) -> npt.NDArray[n
     """A number for each end and key. Those of two requests are equal once in 2^64 pairs."""
     mixed: npt.NDArray[np.uint64] = end_ns.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key.astype(np.uint64)
     return mixed
-
-
-def _microseconds(values: npt.NDArray[np.uint32]) -> Floats:
-    return np.where(values == UNKNOWN_US, np.nan, values.astype(np.float64))
 
 
 def as_seconds(us: float | None) -> float | None:

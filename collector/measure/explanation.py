@@ -1,17 +1,15 @@
-"""The response models of `/explain`, and its one sentence. Durations are sums over requests, by weight."""
+"""The response models of `/explain`. Durations are sums over requests, by weight."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
-from collector.measure.box import named
+from collector.measure.shortfalls import ReasonOut
+from collector.measure.slower import SlowerOut
 from collector.measure.verdicts import Threshold
 from collector.slo.counts import Number
-from tokentrail.shared.formatting import percent
 
 Level = Literal["none", "phases", "estimated", "steps"]
 """How far a request can be explained, in the order in which the table `causes` numbers them."""
@@ -64,6 +62,10 @@ class Culprit(Answer):
     tenant that held places or KV blocks, its part of that."""
     share: float | None
     """Its part of all such time."""
+    requests: Number | None = None
+    """Of a tenant, those that came in one burst while others waited; null: there was none."""
+    within_s: float | None = None
+    """That burst came within so long."""
     without: WithoutOut | None = None
     """With `replay=true`, for the three worst tenants and the worst request of the largest causes: the attainment of
     all others, had these requests never come."""
@@ -110,10 +112,14 @@ class Group(Answer):
     """Causes that took time, in the order of causes.yaml."""
     time_s: float
     typical_s: float | None
+    excess_s: float | None
+    """What the selected requests took beyond typical ones."""
     share: float | None
     requests: Number | None
     without: WithoutOut | None
     """Without all of its causes together."""
+    factor: float | None
+    """Of a slow device, how many times as long steps took; null for another cause, or where nothing tells."""
     start: str | None
     """Of the time beyond the typical, 90 % is of requests that ended between this moment and `end`."""
     end: str | None
@@ -128,6 +134,11 @@ class Selected(Answer):
     failed: Number
     time_s: float
     """Of the explained ones, in all causes."""
+    start: str | None
+    """They ended between this moment and `end`; null without any."""
+    end: str | None
+    processes: list[str]
+    """The engine processes of the explained ones, those with most of them first."""
 
 
 class TypicalOut(Answer):
@@ -155,8 +166,10 @@ class LevelOut(Answer):
     level: Level
     requests: Number
     engines: list[str]
+    reasons: list[ReasonOut]
+    """Why not step by step, those of most requests first; none for the level `steps`."""
     more: str
-    """How to get further with these engines."""
+    """How to get further: the texts of these reasons."""
 
 
 class ModelOut(Answer):
@@ -231,6 +244,8 @@ class Explanation(Answer):
     selected: Selected
     typical: TypicalOut | None
     attainment: float | None
+    judged: Number
+    """The requests of which that is the good share."""
     parts: list[Part]
     """The causes, the largest excess first."""
     groups: list[Group]
@@ -244,6 +259,8 @@ class Explanation(Answer):
     """Null unless `replay=true` was asked for, and possible."""
     levels: list[LevelOut]
     models: list[ModelOut]
+    slower: list[SlowerOut]
+    """The processes that take longer for the same work by themselves, the slowest first; none for a key of a tenant."""
     not_ended: list[WaitingOut]
     estimated: bool
     sentence: str
@@ -253,82 +270,3 @@ class Explanation(Answer):
     """The selected requests with the longest time, as many as `slowest` asks for; the longest first."""
     by_model: list[OfModel]
     """The models with the longest time first."""
-
-
-_MOST_NAMED: Final = 3
-_LEAST_NAMED: Final = 0.05
-_LONGEST_TEXT: Final = 240
-_OF: Final = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
-    "e2e": "E2E",
-    "gap": "longest gap between tokens",
-    "first_visible": "first visible token",
-}
-
-
-def sentence(
-    selected: Selected,
-    parts: Sequence[Part],
-    metric: str | None,
-    quantile: float | None,
-    value_s: float | None,
-    attainment: float | None,
-    not_ended: Sequence[WaitingOut] = (),
-) -> str:
-    """What explains most, in one sentence; where more bad requests have not ended than did, another about these."""
-    if metric is None and (n := sum(one.bad for one in not_ended)) > selected.requests:
-        texts = "; ".join(named(one.text, _LONGEST_TEXT) for one in [one for one in not_ended if one.bad][:_MOST_NAMED])
-        first = f"{number_of_bad(n)} {'has' if n == 1 else 'have'} not ended: {texts}."
-        rest = sentence(selected, parts, metric, quantile, value_s, attainment)
-        return f"{first} {rest}" if selected.requests else first
-    if not selected.requests:
-        return "No request is bad." if metric is None else f"No request has a {_OF[metric]}."
-    if metric is None:
-        who = number_of_bad(selected.requests, selected.failed)
-    else:
-        slowest = f"the slowest {100 * (1 - (quantile or 0)):.4g} % of requests" if quantile else "all requests"
-        who = f"the {_OF[metric]} of {slowest}" + (
-            "" if not quantile or value_s is None else f" ({value_s:.3g} s or longer)"
-        )
-    if not selected.explained:
-        return f"Nothing explains {who} yet."
-    if all(part.excess_s is None for part in parts):
-        return _without_typical(who, parts)
-    told = beyond_typical(who, [(part.group, part.share or 0.0) for part in parts])
-    top = parts[0]
-    if not top.share or top.without is None or top.without.attainment is None or attainment is None:
-        return told
-    now, then = percent(attainment), percent(top.without.attainment)
-    if now == then:
-        return told
-    return f"{told} Without {top.group} ({top.cause}), {then} would be good instead of {now} ({top.without.kind})."
-
-
-def number_of_bad(n: Number, failed: Number = 0) -> str:
-    """The number of bad requests, as a sentence names it. Those that failed are bad by their error, however quick."""
-    who = "1 bad request" if n == 1 else f"{n} bad requests"
-    return f"{who} ({'all' if failed == n > 1 else failed} failed)" if failed else who
-
-
-def beyond_typical(who: str, shares: Iterable[tuple[str, float]]) -> str:
-    """In which groups they took most time beyond typical requests, by pairs of a cause's group and its share."""
-    groups: defaultdict[str, float] = defaultdict(float)
-    for group, share in shares:
-        groups[group] += share
-    largest = sorted(groups.items(), key=lambda item: -item[1])[:_MOST_NAMED]
-    named = [f"{100 * share:.0f} % {group}" for group, share in largest if share >= _LEAST_NAMED]
-    if not named:
-        return f"In no cause did {who} take longer than typical requests."
-    return f"What {who} took beyond typical requests was {', '.join(named)}."
-
-
-def _without_typical(who: str, parts: Sequence[Part]) -> str:
-    """Where the time went, if no typical request is explained as far."""
-    groups: defaultdict[str, float] = defaultdict(float)
-    for part in parts:
-        groups[part.group] += part.time_s
-    total = sum(groups.values())
-    largest = sorted(groups.items(), key=lambda item: -item[1])[:_MOST_NAMED]
-    named = ", ".join(f"{100 * time_s / total:.0f} % {group}" for group, time_s in largest if time_s)
-    return f"Time of {who}: {named or 'none'}. There is no typical request to compare with."

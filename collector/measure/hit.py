@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from collector.causes.names import causes_of
 from collector.measure.box import cause_of, named
 from collector.measure.differences import differences
 from collector.measure.explain import explain
+from collector.measure.explain_sentence import first_order_holds, without_sentence
 from collector.measure.explanation import Explanation
 from collector.measure.incident import Incident, TopCause
 from collector.measure.reader import Reader
@@ -26,6 +28,8 @@ MOST_BACK_NS: Final = HOUR_NS
 """Of a burn that lasts longer, the bad requests of so long are looked at."""
 _MINUTE_NS: Final = 60 * SECOND_NS
 _BYTES: Final = 4096
+_REPLAY_S: Final = 2.0
+"""Replays of a burn may take so long, once a minute."""
 _TIMES_BEFORE: Final = 2
 """The others are the good requests of the same time and of twice as long before: they are as the bad were before."""
 _LEAST_SHARE: Final = 0.6
@@ -65,7 +69,10 @@ def hit(reader: Reader, window: Window, vantage: Sequence[str], slo: Slo, burn: 
     minutes = {("hit", "minute"): (window.end_ns // _MINUTE_NS, reader.now_ns // _MINUTE_NS)}
 
     def answer() -> Hit:
-        explanation = explain(reader, recent, vantage, Question((slo,), without=[] if top is None else [[top.cause]]))
+        question = Question(
+            (slo,), without=[] if top is None else [causes_of(top.group)], replay="auto", replay_s=_REPLAY_S
+        )
+        explanation = explain(reader, recent, vantage, question)
         return Hit(_who(reader, recent, slo), _why(top, explanation), _without(explanation))
 
     return reader.queries.remembered(asked, [*minutes], answer, lambda _: _BYTES, minutes)
@@ -115,13 +122,22 @@ def _why(top: TopCause | None, explained: Explanation) -> str | None:
         failed = explained.selected.failed / explained.selected.requests
         if failed >= _LEAST_SHARE:
             return f"{percent(failed)} of them failed, and took no longer than typical requests."
-    more = next((level.more for level in reversed(explained.levels) if level.more), None)
-    return f"Cause not known: {more or explained.note or 'no cause took more of their time than of good requests.'}"
+    known = [level for level in explained.levels if level.more]
+    more = max(known, key=lambda level: level.requests).more if known else explained.note
+    return f"Cause not known: {more or 'no cause took more of their time than of good requests.'}"
 
 
 def _without(explained: Explanation) -> str | None:
-    top = next(iter(explained.without), None)
-    if top is None or top.attainment is None or explained.attainment is None:
+    """What would be good without all causes of the top one's name, as far as the first order or a replay tells it; else
+    without the requests of a culprit."""
+    top, replayed = next(iter(explained.without), None), explained.replay.attainment if explained.replay else None
+    if top is None or top.attainment is None:
         return None
-    then, now = percent(top.attainment), percent(explained.attainment)
-    return None if then == now else f"Without it, {then} since then would be good instead of {now}."
+    if top.kind == "first order" and not first_order_holds(explained.parts):
+        return without_sentence(explained.parts, explained.groups, explained.attainment, replayed)
+    attainment = replayed if top.kind == "replay" else explained.attainment
+    if attainment is None:
+        return None
+    then, now = percent(top.attainment), percent(attainment)
+    by = " (replay)" if top.kind == "replay" else ""
+    return None if then == now else f"Without it, {then} since then would be good instead of {now}{by}."

@@ -29,6 +29,8 @@ class TopCause(Answer):
     share: float
     """Of all that they took beyond typical requests."""
     sentence: str
+    than: str | None = None
+    """Of `slower`, by how much and against what: `× 2.6 (2.5 to 2.7) against build-771`; null for another cause."""
 
 
 class Incident(Answer):

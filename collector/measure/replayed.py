@@ -12,7 +12,7 @@ import numpy as np
 from collector.causes.columns import Bools, Columns, Floats
 from collector.causes.judge import Laws
 from collector.causes.names import PARTS
-from collector.causes.replay import KV, LEAVABLE, attainment_of, replay
+from collector.causes.replay import KV, LEAVABLE, REPLAYS, attainment_of, replay
 from collector.causes.simulate import Scheduling
 from collector.explainer.models import References, kind_of
 from collector.explainer.reading import Happened, Process, happened
@@ -24,13 +24,17 @@ from collector.measure.window import Window
 from collector.slo.cells import Cells
 from collector.slo.model import Promise
 from collector.sql.fragment import Fragment, all_of
+from tokentrail.shared.formatting import percent
 
 MOST_REPLAYED: Final = 3000
 """Requests of all processes together, the newest. One is replayed in 20 to 30 µs, twenty-one times for each cause."""
 MOST_S: Final = 20.0
 """Causes that are not replayed by then keep the first order."""
+MOST_MISSED: Final = 0.02
+"""Of a replay with nothing left out, against what was recorded: one that misses by more knows something wrongly."""
 _BEFORE_NS: Final = 60 * SECOND_NS
 """The engine is empty at the first arrival, so requests of so long before are replayed too."""
+_EXACT: Final = 1e-9
 _MOST_PROCESSES: Final = 100
 _OWN: Final = "tokentrail"
 _TOLD: Final = {"ttft", "tpot", "e2e"}
@@ -76,7 +80,7 @@ class Replays:
     @property
     def out(self) -> ReplayOut:
         """What was replayed, once the causes were asked for."""
-        late = f"replays end after {MOST_S:.0f} s, so some causes have the first order" if self._late else ""
+        late = "there was no time to replay all, so some causes have the first order" if self._late else ""
         return ReplayOut(
             start=rfc3339(self.window.start_ns),
             end=rfc3339(self.window.end_ns),
@@ -111,7 +115,24 @@ class Replays:
         """The attainment of the other requests if these rows of `read_chosen` had never come. None: nobody knows."""
         return self._replayed(frozenset(), marks(left_out["end_ns"], left_out["key"]))
 
-    def _replayed(self, causes: frozenset[str], left_out: Array | None = None) -> WithoutOut | None:
+    def refused(self) -> str | None:
+        """Why no replay of these is to be believed; None: one with nothing left out tells what was recorded."""
+        drafting = [one.recorded for one in self.served if np.any(np.asarray(one.recorded.steps["drafted_tokens"]) > 0)]
+        if drafting:
+            return "drafts were decoded, which a replay does not simulate"
+        told, now = self._replayed(frozenset(), replays=0), self.attainment
+        if told is None or told.attainment is None or now is None:
+            return None
+        if abs(told.attainment - now) <= max(MOST_MISSED, 1 / len(self.good)) + _EXACT:
+            return None
+        return (
+            f"with nothing left out it tells {percent(told.attainment)} where {percent(now)} were good: it misses by"
+            f" {100 * abs(told.attainment - now):.1f} points, and more than {100 * MOST_MISSED:.0f} are too many"
+        )
+
+    def _replayed(
+        self, causes: frozenset[str], left_out: Array | None = None, replays: int = REPLAYS
+    ) -> WithoutOut | None:
         gone = np.empty(0, np.uint64) if left_out is None else left_out
         rest = ~np.isin(self.marks, gone)
         kept, unknown = [], int(rest.sum())
@@ -130,6 +151,7 @@ class Replays:
                 sister=one.laws.sister,
                 without=causes,
                 left_out=np.isin(_marks(one.recorded.requests), gone),
+                replays=replays,
             )
             if outcome is None:
                 continue
@@ -158,8 +180,11 @@ class Replays:
         )
 
 
-def read_replays(reader: Reader, population: Window, promise: Promise) -> Replays | str:
-    """Read what a replay needs: the newest requests of these, and all that ran beside them. Or why there is none."""
+def read_replays(reader: Reader, population: Window, promise: Promise, most_s: float | None) -> Replays | str:
+    """Read what a replay needs: the newest requests of these, and all that ran beside them. Or why there is none.
+
+    What is not replayed within so many seconds keeps the first order.
+    """
     if unknown := promise.thresholds.given().keys() - _TOLD:
         return f"a replay tells no {' and no '.join(sorted(unknown))}, which the thresholds need"
     if reader.tenant:
@@ -201,7 +226,9 @@ def read_replays(reader: Reader, population: Window, promise: Promise) -> Replay
     if not served:
         return f"the engine has not told its limits: {', '.join(silent[:3])}"
     known = marks(chosen["end_ns"], chosen["key"])
-    return Replays(promise, window, known, good, has_ended_ok(chosen), served, shortened, time.monotonic() + MOST_S)
+    late = time.monotonic() + (MOST_S if most_s is None else most_s)
+    replays = Replays(promise, window, known, good, has_ended_ok(chosen), served, shortened, late)
+    return replays.refused() or replays
 
 
 def read_of_culprit(reader: Reader, replays: Replays, culprit: Culprit) -> Array:

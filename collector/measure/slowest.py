@@ -20,6 +20,8 @@ from collector.slo.counts import Number
 
 _MOST_MODELS: Final = 100
 _OUTSIDE: Final = 0.05
+_COMPUTED: Final = ("alone", "batch", "others_prompts", "recompute")
+"""The causes that are time of steps, by what they usually take."""
 
 
 def slowest(reader: Reader, rows: Rows, beyond: Beyond, most: int) -> list[Slow]:
@@ -86,9 +88,11 @@ def by_group(
             causes=[part.cause for part in of],
             time_s=sum(part.time_s for part in of),
             typical_s=_sum([part.typical_s for part in of]),
+            excess_s=_sum([part.excess_s for part in of]),
             share=_sum([part.share for part in of]),
             requests=_sum([part.requests for part in of]),
             without=of[0].without if len(of) == 1 or not of[0].without else without([part.cause for part in of]),
+            factor=_factor(rows) if of[0].cause == "drift" else None,
             **_when(rows, beyond, [PARTS.index(part.cause) for part in of]),
         )
         for name, of in parts_of.items()
@@ -106,6 +110,24 @@ def _when(rows: Rows, beyond: Beyond, causes: Sequence[int]) -> dict[str, str | 
     order = np.argsort(ends, kind="stable")
     first, last = np.searchsorted(np.cumsum(lost[order]), [_OUTSIDE * whole, (1 - _OUTSIDE) * whole]).tolist()
     return {"start": rfc3339(int(ends[order][first])), "end": rfc3339(int(ends[order][min(last, rows.n - 1)]))}
+
+
+def _factor(rows: Rows) -> float | None:
+    """How many times as long steps took on a slow device, of the requests with most of it: after their first token, all
+    of a request's time is in steps, but for pauses and stalls.
+
+    A request that decoded for 2 s, of which 1 s is drift, had steps twice as long; one that decoded for 4 s, of which
+    1 s is drift, was there before or after.
+    """
+    rest, weight = rows.times.rest, rows.weight
+    drift = rest[PARTS.index("drift")]
+    usual = rest[[PARTS.index(name) for name in _COMPUTED]].sum(0)
+    some = (drift > 0) & (usual > 0)
+    if not some.any():
+        return None
+    factors, weights = 1 + drift[some] / usual[some], (drift * weight)[some]
+    order = np.argsort(factors)
+    return float(factors[order][np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2)])
 
 
 def _sum(values: Sequence[Number | None]) -> Number | None:

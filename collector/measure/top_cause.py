@@ -10,9 +10,7 @@ import numpy as np
 
 from collector.causes.names import PARTS, load_causes
 from collector.measure.culprits import (
-    HELD,
     OF_PROMPTS,
-    holding_tenants,
     inflicting_tenants,
     lost_at,
     of_holders,
@@ -20,12 +18,15 @@ from collector.measure.culprits import (
     read_inflicted,
 )
 from collector.measure.evaluation import open_requests
+from collector.measure.explain_sentence import beyond_typical, number_of_bad
 from collector.measure.explained import Explained, Rows, parts_of, read_judged
-from collector.measure.explanation import Culprit, beyond_typical, number_of_bad
+from collector.measure.explanation import Culprit
+from collector.measure.holders import HELD, Victims, read_held
 from collector.measure.incident import Incident, TopCause
 from collector.measure.reader import Reader
 from collector.measure.served import read_processes
 from collector.measure.slos import Evaluation, SloOut
+from collector.measure.slower import CAUSE, read_slower
 from collector.measure.tail import Beyond, Bools, shares
 from collector.measure.times import HOUR_NS, SECOND_NS, parse_moment
 from collector.measure.typical import typical_of
@@ -147,8 +148,18 @@ def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blam
         bad = outcomes.bad[cell] & is_told & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
         enough = bad.any() and known.rows["weight"][bad].sum() >= one.not_ended
         failed = round(float(known.rows["weight"][bad & outcomes.failed[cell]].sum()))
-        blamed.append(_blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None)
+        found = _blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None
+        blamed.append(found and _with_slower(reader, hour, found))
     return blamed
+
+
+def _with_slower(reader: Reader, window: Window, blamed: Blamed) -> Blamed:
+    """Of processes that are slower by themselves, by how much and than what."""
+    if blamed.top.cause != CAUSE:
+        return blamed
+    processes = lost_at(blamed.lost, blamed.beyond, CAUSE)
+    than = next((one.text for one in read_slower(reader, window, processes)), None)
+    return replace(blamed, top=blamed.top.model_copy(update={"than": than}))
 
 
 @dataclass(frozen=True)
@@ -172,27 +183,26 @@ def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reas
     explained = [(one, blamed) for one, blamed in blames if blamed]
     if not explained:
         return unknown
-    since = replace(window, start_ns=min(one.since_ns for one, _ in explained))
-    tops = {blamed.top.cause for _, blamed in explained}
-    inflicted = read_inflicted(reader, since) if tops & {*OF_PROMPTS} else []
-    held = holding_tenants(reader, since) if tops & HELD.keys() else []
+    victims = {one: Victims.of(blamed.lost, blamed.beyond, blamed.top.cause) for one, blamed in explained}
+    of_cause = [(blamed.top.cause, victims[one]) for one, blamed in explained]
+    inflicted = read_inflicted(reader, [of for cause, of in of_cause if cause in OF_PROMPTS])
+    held = read_held(reader, [of for cause, of in of_cause if cause in HELD])
     # Soon after a deployment, no process of the variant before has requests any more.
     processes = read_processes(reader, replace(window, start_ns=max(0, window.end_ns - HOUR_NS)))
 
-    def culprits(blamed: Blamed) -> Iterator[Culprit]:
+    def culprits(one: Burning, blamed: Blamed) -> Iterator[Culprit]:
         cause = blamed.top.cause
         lost = lost_at(blamed.lost, blamed.beyond, cause)
         yield from of_processes(lost, processes, cause)
         if cause in OF_PROMPTS:
             yield from inflicting_tenants(inflicted, lost)
         elif cause in HELD:
-            yield from of_holders(held, lost, cause)
+            yield from of_holders(held, victims[one], cause)
 
     known = (
-        Reason(
-            one.slo.name, one.tenant, blamed.shares, [*{who.by: who for who in reversed([*culprits(blamed)])}.values()]
-        )
+        Reason(one.slo.name, one.tenant, blamed.shares, [*worst.values()])
         for one, blamed in explained
+        for worst in [{who.by: who for who in reversed([*culprits(one, blamed)])}]
     )
     return [*unknown, *known]
 

@@ -6,17 +6,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import Literal
 
 from collector.causes.names import PARTS
 from collector.measure.evaluation import Counted
 from collector.measure.explained import Metric, Rows
-from collector.measure.explanation import HIDDEN_FROM, Culprit, Part, WithoutOut
+from collector.measure.explanation import HIDDEN_FROM, Culprit, WithoutOut
 from collector.measure.reader import Reader
 from collector.measure.replayed import Replays, read_of_culprit, read_replays
 from collector.measure.window import Window
 from collector.slo.model import Promise, Slo
 
 _WORST = {"tenant": 3, "request": 1}
+_LEAST_REPLAYED = 0.01
 _MOST_LEFT_OUT = 6
 """Culprits whose requests are left out of replays: so many of each cause, the largest causes first."""
 
@@ -29,8 +31,10 @@ class Question:
     metric: Metric | None = None
     quantile: float = 0.99
     without: Sequence[Collection[str]] = ()
-    replay: bool = False
-    """Replay what would have been without a cause, where that can be. It is about one promise."""
+    replay: bool | Literal["auto"] = False
+    """Replay what would have been without a cause, where that can be. It is about one promise; `auto`: if it is."""
+    replay_s: float | None = None
+    """Replays may take so long; None: as long as one may."""
     slowest: int = 0
     """The requests that are told one by one, at most."""
 
@@ -77,19 +81,18 @@ class WhatIf:
             return None
         if self.counted.errors is not None:
             return "some requests were sampled out, so nobody knows what came"
+        if len(self.question.promises) != 1:
+            return "it is about one promise, and several are asked about: name one SLO"
         (promise,) = self.question.promises
-        return read_replays(self.reader, self.population, promise)
+        return read_replays(self.reader, self.population, promise, self.question.replay_s)
 
-    def now(self, parts: Sequence[Part]) -> float | None:
-        """The attainment with which that without the first of these is compared."""
-        without = parts[0].without if parts else None
-        if without and without.kind == "replay" and isinstance(self.replays, Replays):
-            return self.replays.attainment
-        return self.counted.requests.attainment
+    def without(self, causes: Collection[str], share: float | None = None) -> WithoutOut:
+        """What the attainment would be. Without explained requests, it is what it is.
 
-    def without(self, causes: Collection[str]) -> WithoutOut:
-        """What the attainment would be. Without explained requests, it is what it is."""
-        if isinstance(self.replays, Replays) and (replayed := self.replays.without(causes)):
+        `auto` replays no cause with a small `share` of the excess.
+        """
+        is_small = self.question.replay == "auto" and share is not None and share < _LEAST_REPLAYED
+        if not is_small and isinstance(self.replays, Replays) and (replayed := self.replays.without(causes)):
             return replayed
         kept = self.rows.to_judge(self.question.promises).without(self.question.promises, causes)
         counts = self.counted.requests

@@ -160,11 +160,13 @@ def explain(
         typer.Option(help="Causes, joined by commas: what would be good without all of them. May be repeated."),
     ] = None,
     replay: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--replay", help="Tell what would be good without a cause by a replay of all requests, of one --slo; slow."
+            "--replay/--no-replay",
+            help="Tell what would be good without a cause by a replay of all requests of one --slo, or without one. "
+            "Default: by a replay where it can be had.",
         ),
-    ] = False,
+    ] = None,
     model: Models = None,
     tenant: Tenants = None,
     engine: Engines = None,
@@ -182,7 +184,9 @@ def explain(
         else:
             explain_.show_one(console(), detail)
         return
-    asked = given(slo=slo, metric=metric, quantile=quantile, without=without, replay=replay or None)
+    asked = given(
+        slo=slo, metric=metric, quantile=quantile, without=without, replay=replay if replay is not None else "auto"
+    )
     filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label)
     answer = ask(api, lambda client: client.get("explain", start=start, end=end, **asked, **filters))
     if as_json:

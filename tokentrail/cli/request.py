@@ -139,8 +139,10 @@ def _mark(event: Mapping[str, Any], whole_s: float, width: int) -> str:
 
 
 def _why(detail: Mapping[str, Any]) -> list[str]:
-    """Why it waited, as far as the engine tells it."""
-    reasons = f"Why it waited: {wait_reasons(detail)}" if detail["waits"] else ""
+    """Why it waited, as far as the engine tells it. Causes that are found step by step tell it more exactly: to a
+    scheduler, a slow device is a full batch."""
+    is_told = (detail["explained"] or {}).get("level") == "steps"
+    reasons = f"Why it waited: {wait_reasons(detail)}" if detail["waits"] and not is_told else ""
     sentences = [sentence for sentence in (reasons, prefill_interference(detail)) if sentence]
     return ["", *sentences] if sentences else []
 

@@ -14,6 +14,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from tokentrail.cli.api import Api, NoSuchRequest, list_of, other_form
+from tokentrail.cli.explained import lines
 from tokentrail.mcp.arguments import Against, Filters, Side, calls, given, of_links
 from tokentrail.mcp.bounds import bounded, without, written
 from tokentrail.shared.connection import OTHER_FORM, ConnectionSettingError, in_words, way_out
@@ -182,7 +183,7 @@ class Tools:
 
         Typical is the middle half of good requests of the same model; with `metric`, of all of them.
         """
-        options = _options(slo=slo, metric=metric, quantile=quantile)
+        options = _options(slo=slo, metric=metric, quantile=quantile, replay="auto")
         answer = self._ask(ctx, "explain", start=start, end=end, **options, **given(filters))
         asked = {name: answer["window"][name] for name in ("start", "end")} | _options(slo=slo)
         bad = sorted(answer["not_ended"], key=lambda one: -one["bad"])
@@ -196,7 +197,7 @@ class Tools:
             *(call for of in (list_of(answer),) if of for call in calls("requests", of, filters)),
             *calls("differences", asked | _options(metric=metric), filters),
         ]
-        return written(answer | {"next": following})
+        return written({"text": lines(answer)} | answer | {"next": following})
 
     def differences(
         self,

@@ -3,8 +3,9 @@
 -- no rows without: causes
 SELECT
     toUnixTimestamp64Nano(end), request_key, cityHash64(engine, service, instance, process_tenant), weight,
-    toUInt32(if(output_tokens IS NULL, 4294967295, greatest(assumeNotNull(output_tokens), 1) - 1)), tpot_more_us, error_permille,
+    if(output_tokens IS NULL, nan, toFloat64(greatest(assumeNotNull(output_tokens), 1) - 1)), tpot_more_us, $parts.error_share,
     toUInt8(level), toUInt8(first_token), toUInt8(tpot_is_bound), toUInt8(status = 'ok'), $times, cityHash64(model),
-    toUInt64($cell), version
+    toUInt64($cell), version, toUInt8(reason), toFloat32(ifNull(reason_share, nan)),
+    toFloat32(ifNull(reason_steps, nan))
 FROM causes
 WHERE $parts.ended_in_window AND $filter AND (request_key % {every:UInt32} = 0 OR $chosen)

@@ -39,13 +39,16 @@ def put(rows, clock):
     """Store a run that ended a second ago, explained, with the limits of its engine."""
     rows.store.client().command("TRUNCATE TABLE explained_segments")
 
-    def put(one, *, steps=True, limits=True, fields_of=None, **fields):
+    def put(one, *, steps=True, limits=True, fields_of=None, of_steps=None, **fields):
         clock.now = time.time_ns()
         shift = clock.now - SECOND - int(one.requests["end"].max())
-        StoredRun(rows, one, shift, 1, lambda _: True, fields_of or fields).put(steps=steps)
+        stored = StoredRun(rows, one, shift, 1, lambda _: True, fields_of or fields).put(steps=False)
+        if steps:
+            stored.put_steps(**(of_steps or {}))
         told = one.scheduling
         names = ("max_seqs", "max_batched_tokens", "block_size", "kv_blocks", "watermark_blocks", "chunked_prefill")
         known = {name: getattr(told, name) for name in names} if limits else {}
+        known |= limits if isinstance(limits, dict) else {}
         rows.cold_start(start=clock.now - 3600 * SECOND, duration=SECOND, policy="priority", **known)
         Explainer(rows.store, IngestStatus(), waits=AT_ONCE).run_once()
 
@@ -133,7 +136,34 @@ def test_what_takes_too_long_keeps_the_first_order_and_says_so(put, explain, fro
     monkeypatch.setattr(replayed, "MOST_S", -1.0)
     answer = explain()
     assert of_stall(answer)["kind"] == "first order"
-    assert "some causes have the first order" in answer["replay"]["note"]
+    assert "so some causes have the first order" in answer["replay"]["note"]
+
+
+def test_one_that_misses_what_was_recorded_with_nothing_left_out_is_refused(put, explain, frozen):
+    """Of an engine that ran more at once than it says."""
+    put(frozen, limits={"max_seqs": 3})
+    answer = explain()
+    assert answer["replay"] is None
+    assert answer["note"].startswith("no replay: with nothing left out it tells ")
+    assert "and more than 2 are too many" in answer["note"]
+    assert of_stall(answer)["kind"] == "first order"
+
+
+def test_one_of_steps_with_drafts_is_refused(put, explain, frozen):
+    put(frozen, of_steps={"drafted_tokens": 3})
+    assert explain()["note"] == "no replay: drafts were decoded, which a replay does not simulate"
+
+
+@pytest.mark.parametrize(("asked", "note"), [({}, "several are asked about: name one SLO"), ({"slo": "chat"}, None)])
+def test_one_where_it_can_be_had(put, api, frozen, asked, note):
+    put(frozen, slo_class="chat")
+    answer = api("explain", replay="auto", **asked)
+    assert (answer["replay"] is None) == bool(note)
+    assert (note or "") in (answer["note"] or "")
+    assert api("explain", replay="auto", metric="ttft")["note"] is None
+    filters = {"model": "m", "engine": "tokentrail", "variant": "baseline"}
+    filtered = api("explain", replay="auto", **asked, **filters)
+    assert (filtered["replay"] is None) == bool(note), "filters name columns that the question about processes has too"
 
 
 def test_a_request_that_failed_keeps_its_verdict(put, explain, frozen):

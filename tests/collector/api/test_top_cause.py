@@ -36,11 +36,24 @@ def test_an_slo_that_burns_names_what_took_most_time_from_its_bad_requests(rows,
     top = top_causes(api)["chat", None]
     assert top == {
         "cause": "wait_kv", "group": "waiting for KV", "share": pytest.approx((30 * 800 - 10 * 20) / 31_000, abs=0.01),
+        "than": None,
         "sentence": "What 40 bad requests took beyond typical requests was 77 % waiting for KV, 23 % stall.",
     }  # fmt: skip
     told = api("explain", slo="chat", start="-1h")
     assert told["parts"][0]["cause"] == "wait_kv"
     assert told["sentence"].startswith(top["sentence"])
+
+
+def test_a_slower_version_is_named_with_what_it_is_slower_than(rows, api):
+    than = {"slower_than": "version", "slower_name": "build-771", "slower_by": 2.6, "slower_low": 2.5}
+    slower = slow({"ttft": {"own_prompt": 80}, "rest": {"batch": 200, "slower": 2000}}, 30, variant="build-772")
+    store(rows, [*chats(60), *[(fields, causes | than) for fields, causes in slower]])
+    assert top_causes(api)["chat", None]["than"] == "× 2.6 against build-771"
+    boxes = api("verdict")["boxes"]
+    told = [one["why"] for box in boxes for one in (box, *box["inside"]) if one["slo"] == "chat"]
+    assert told == [
+        "Cause: slower by itself, × 2.6 against build-771 (97.56 % of what they took beyond good requests)."
+    ]
 
 
 def test_requests_count_by_weight(rows, api):

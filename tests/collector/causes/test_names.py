@@ -4,6 +4,7 @@ import re
 
 from collector.causes.names import PARTS, load_causes
 from collector.measure.served import advice
+from collector.store.definitions import SQL_DIR
 from instrumented_engine.settings import Settings
 
 ENGINES = {"any", "tokentrail", "vllm", "sglang", "dynamo"}
@@ -12,6 +13,12 @@ ENGINES = {"any", "tokentrail", "vllm", "sglang", "dynamo"}
 def test_the_last_part_is_what_nothing_explains():
     assert len(PARTS) == 19
     assert PARTS[-1] == "unexplained"
+
+
+def test_the_latencies_of_a_row_are_the_sums_of_all_causes():
+    for of in ("ttft", "rest"):
+        told = (SQL_DIR / "schema" / "parts" / f"sum_of_{of}.sql").read_text()
+        assert re.findall(rf"{of}_(\w+)_us", told) == [*PARTS]
 
 
 def test_causes_of_one_group_have_one_colour_and_no_two_groups_share_it():

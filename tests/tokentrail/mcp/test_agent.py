@@ -31,7 +31,7 @@ def lived(tmp_path_factory):
         ((3, 5), "cold_start", "sglang-b-5e77", "cold start"),
         ((8, 45), "slo_burn", "", "waiting for a place"),
         ((10, 32), "kv_eviction", "vllm-a-7f9c", "waiting for KV"),
-        ((12, 40), "change", "v2.4", "others' prompts"),
+        ((12, 40), "change", "v2.4", "slower by itself"),
         ((13, 11), "engine_hung", "sglang-a-91ee", ""),
     ],
 )
