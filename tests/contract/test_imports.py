@@ -47,6 +47,7 @@ ALLOWED = {
         "tokentrail.shared.http_protocol",
         "tokentrail.shared.open_files",
         "tokentrail.shared.private_files",
+        "tokentrail.shared.regular_files",
         "tokentrail.semconv",
         "tokentrail.version",
     },
@@ -75,6 +76,7 @@ ALLOWED = {
         "tokentrail.shared.hosts",
         "tokentrail.shared.otlp_json",
         "tokentrail.shared.perfetto",
+        "tokentrail.shared.regular_files",
         "tokentrail.semconv",
     },
 }
