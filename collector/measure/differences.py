@@ -16,7 +16,15 @@ import numpy as np
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
-from collector.measure.arrivals import AT_ARRIVAL, MOST_REQUESTS, MOST_STEPS, UNKNOWN, Arrivals, own_processes, read_arrivals
+from collector.measure.arrivals import (
+    AT_ARRIVAL,
+    MOST_REQUESTS,
+    MOST_STEPS,
+    UNKNOWN,
+    Arrivals,
+    own_processes,
+    read_arrivals,
+)
 from collector.measure.candidates import NO_CLASS, SIDES, Candidate, Met, told
 from collector.measure.chance import Ints
 from collector.measure.reader import Reader
