@@ -1,4 +1,4 @@
-"""A limit of an answer counts the caller's own rows: another tenant above it changes nothing and switches nothing off."""
+"""A limit of an answer counts the caller's own rows: another tenant above it switches nothing off."""
 
 import sys
 
@@ -27,7 +27,8 @@ slos:
 """
 EXPLAIN = "explain?ttft=100ms"
 PATHS = (
-    "differences", EXPLAIN, "incidents", f"requests/{TRACE}", "requests?status=lost", "labels", "spans/names", "verdict",
+    "differences", EXPLAIN, "incidents", f"requests/{TRACE}", "requests?status=lost", "labels", "spans/names",
+    "verdict",
 )  # fmt: skip
 
 
