@@ -45,6 +45,7 @@ ALLOWED = {
         "tokentrail.shared.formatting",
         "tokentrail.shared.hosts",
         "tokentrail.shared.http_protocol",
+        "tokentrail.shared.log_lines",
         "tokentrail.shared.open_files",
         "tokentrail.shared.private_files",
         "tokentrail.shared.regular_files",
