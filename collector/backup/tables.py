@@ -20,7 +20,10 @@ _COLUMNS: Final = "SELECT name, type FROM system.columns WHERE database = curren
 _HEAD: Final = re.compile(r"columns format version: 1\n\d+ columns:\n")
 _PRINTED: Final = {"default", "toIntervalDay"}
 """Words that ClickHouse writes into a table's statement by itself."""
-_DROPPED: Final = {"requests": {"surface_cell": "UInt16"}}
+_DROPPED: Final = {
+    "requests": {"surface_cell": "UInt16"},
+    "step_models": {"most_prompt_tokens": "Float64", "most_sequences": "Float64"},
+}
 """Columns that older versions had. Migrations change them before one drops them, so the tables need them until then."""
 _MASK: Final = {"_row_exists": "UInt8"}
 """The column of a part in which a lightweight delete has masked rows."""

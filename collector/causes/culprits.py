@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from collector.causes.columns import Bools, Columns, Floats, added, traffic
-from collector.causes.judge import Judged, judged
+from collector.causes.judge import Judged, Laws, judged
 from collector.causes.model import StepModel
 from collector.causes.split import COMPONENTS
 from collector.causes.waits import step_end
@@ -39,6 +39,7 @@ def culprits_of(
     *,
     kv_events: Columns | None = None,
     reference: StepModel | None = None,
+    sister: StepModel | None = None,
 ) -> dict[Delay, list[Culprit]]:
     """The culprits of the request in the row `victim` by cause, the worst first. A cause without one is left out.
 
@@ -47,7 +48,7 @@ def culprits_of(
     prompts have of its `wait_tokens` while it waited for nothing else.
     """
     only = np.arange(len(np.asarray(requests["key"]))) == victim
-    case = judged(traffic({**requests, "wanted": only}, phases, steps, kv_events or {}), reference)
+    case = judged(traffic({**requests, "wanted": only}, phases, steps, kv_events or {}), Laws(reference, sister))
     if case.model is None or not len(case.steps):
         return {}
     by_delay = {delay: _within(case, victim, *times) for delay, times in _times(case).items()}

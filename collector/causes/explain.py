@@ -8,16 +8,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.causes.columns import Columns, Floats, Limits, Pieces, Requests, Traffic, added, traffic
+from collector.causes.columns import Columns, Floats, Limits, Pieces, Requests, added, traffic
 from collector.causes.estimate import Estimate, estimate
-from collector.causes.judge import judged
+from collector.causes.judge import Judged, Laws, judged
 from collector.causes.model import StepModel
 from collector.causes.names import PARTS
 from collector.causes.parts import divide
-from collector.causes.timeline import Steps
+from collector.causes.reasons import REASONS, Reason
+from collector.causes.slower import Slower
 
 UNKNOWN_US: Final = 4_294_967_295
-"""In `inflicted_us` and `error_us`: not known, as in the narrow columns of `requests`."""
+"""In `inflicted_us` and `error_us` of `Explained`: not known, as in the narrow columns of `requests`."""
 MOST_US: Final = 4_294_967_294
 """This or more, as in `requests.e2e_us`."""
 _INSIDE: Final = 0.9
@@ -41,11 +42,19 @@ class Explained:
     """One standard deviation of its parts by the scatter of the model; UNKNOWN_US below the level `estimated`."""
     level: NDArray[np.str_]
     """One of LEVELS."""
+    reason: NDArray[np.int64]
+    """Why its level is not `steps`: a place in REASONS."""
+    reason_share: Floats
+    """The number that fell short; NaN where the reason has none, as the next."""
+    reason_steps: Floats
+    """Steps that there were."""
     model: StepModel | None
     """By which the steps were judged: the reference, or the fit of these steps where there is none.
     None: no step was judged, because there are too few or no law holds for them."""
     estimate: Estimate | None
     """How well a law over requests tells their decoding; None unless some have the level `estimated`."""
+    slower: Slower | None = None
+    """What the process is slower than; None: than nothing that is known."""
 
 
 def explain_process(
@@ -56,6 +65,8 @@ def explain_process(
     kv_events: Columns | None = None,
     limits: Limits | None = None,
     reference: StepModel | None = None,
+    sister: StepModel | None = None,
+    version: StepModel | None = None,
 ) -> Explained:
     """Divide the time of each request of one process (service, instance) into causes.
 
@@ -72,43 +83,59 @@ def explain_process(
                order: all from the earliest start of a wanted request to the latest end
     kv_events  start (unix ns), duration_ns: of copies between device and host
 
-    Steps are judged by `reference`, the model of earlier traffic of the process, else of the same service and variant.
-    Without one they are judged by themselves, and a fault that lasts is then taken for what is usual.
+    Steps are judged by `reference`, the model of earlier traffic of the process, else by that of a `sister`: another
+    process of its service, variant and model, unless these steps never ran at its speed. Without one they are judged by
+    themselves, and a fault that lasts is then taken for what is usual. `version` is the model of another variant: what
+    this one takes longer for the same work is a cause of its own.
 
     Raises ValueError when columns of a table differ in length.
     """
     recorded = traffic(requests, phases, steps, kv_events or {})
-    case = judged(recorded, reference)
+    case = judged(recorded, Laws(reference, sister, version))
     parts = divide(case, limits or Limits())
-    level = _levels(recorded, case.steps, holds=case.model is not None)
+    level, why = _levels(case)
     of_pieces, level, quality = estimate(recorded, parts, level)
     ttft, rest = (_by_request(parts.pieces, of_pieces, len(recorded.requests), after=after) for after in (False, True))
     ttft_us, rest_us = whole_us(ttft, rest, recorded.requests)
     by_steps = level == "steps"
     decoding = quality.sigma * (recorded.requests.end - recorded.requests.first) if quality else np.zeros(len(level))
-    error = np.where(by_steps, np.sqrt(parts.variance), decoding)
+    error = np.where(by_steps, np.sqrt(parts.variance) + parts.doubt, decoding)
     return Explained(
         ttft_us,
         rest_us,
         np.where(by_steps, np.minimum(parts.inflicted / 1000, MOST_US), UNKNOWN_US).astype(np.uint32),
         np.where(np.isin(level, ("phases", "none")), UNKNOWN_US, np.minimum(error / 1000, MOST_US)).astype(np.uint32),
         level,
+        *why,
         case.model,
         quality,
+        case.slower,
     )
 
 
-def _levels(recorded: Traffic, steps: Steps, *, holds: bool) -> NDArray[np.str_]:
-    """`steps` where nearly all of a request lies within steps of a law that holds; else `phases` if it has some."""
-    requests, phases = recorded.requests, recorded.phases
+def _levels(case: Judged) -> tuple[NDArray[np.str_], tuple[NDArray[np.int64], Floats, Floats]]:
+    """The level of each request, and why it is no higher: the reason, its share and its steps.
+
+    `steps` where nearly all of a request lies within steps of a law that holds; else `phases` if it has some.
+    """
+    requests, phases, steps = case.recorded.requests, case.recorded.phases, case.steps
     has_phases = np.bincount(phases.request, minlength=len(requests)) > 0
     level = np.where(has_phases & requests.wanted, "phases", "none").astype("<U9")
-    if holds:
+    share, count = (np.full(len(requests), number, float) for number in (case.reason.share, case.reason.steps))
+    reason = np.full(len(requests), REASONS.index(case.reason.name))
+    if case.model is not None:
         start, end = (np.clip(time, steps.start[0], steps.end[-1]) for time in (requests.start, requests.end))
         cold = added(phases.request, (phases.end - phases.start) * (phases.name == "cold_start"), len(requests))
-        explained = end - start + cold >= _INSIDE * (requests.end - requests.start)
-        level[(level == "phases") & explained] = "steps"
-    return level
+        length = np.maximum(requests.end - requests.start, 1)
+        inside = (end - start + cold) / length
+        short = (level == "phases") & (inside < _INSIDE)
+        late = requests.end - steps.end[-1] > steps.start[0] - requests.start
+        reason[short] = np.where(late, REASONS.index("steps_late"), REASONS.index("steps_missing"))[short]
+        share[short], count[short] = inside[short], len(steps)
+        level[(level == "phases") & ~short] = "steps"
+    for rows, why in ((~has_phases, Reason("no_phases")), (~requests.wanted, Reason())):
+        reason[rows], share[rows], count[rows] = REASONS.index(why.name), why.share, why.steps
+    return level, (reason, share, count)
 
 
 def _by_request(pieces: Pieces, of_pieces: Floats, count: int, *, after: bool) -> Floats:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from collector.causes.columns import Floats, Traffic
+from collector.causes.columns import Bools, Floats, Traffic
+from collector.causes.fit import MOST_SIGMA
 from collector.causes.learn import updated
 from collector.causes.model import FEATURES, StepModel
-from collector.causes.split import OUTLIER, law_of, split
+from collector.causes.reasons import Reason
+from collector.causes.slower import Slower, always, than_another, than_earlier
+from collector.causes.split import COMPONENTS, OUTLIER, law_of, split
 from collector.causes.timeline import Steps, line_up
 from collector.causes.work import Work, work
 
-_MOST_OUTLIERS: Final = 0.1
+MOST_OUTLIERS: Final = 0.1
+"""Of steps that are judged by themselves, no larger share may be far longer than their law."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,19 @@ class Judged:
     """None: no law holds for the steps."""
     components: Floats
     """Steps × COMPONENTS, ns."""
+    reason: Reason
+    """Why no law holds."""
+    doubt: Floats
+    """By how much the split of each step may be wrong because its work is beyond what the law has seen, ns."""
+    slower: Slower | None
+    """What the process is slower than, if anything."""
+
+    @property
+    def usual(self) -> Floats:
+        """The time of each step without what is unusual, ns."""
+        names = ("base", "batch", "prompt", "slower", "drafts")
+        time: Floats = self.components[:, [COMPONENTS.index(name) for name in names]].sum(1)
+        return time
 
     @property
     def shares(self) -> Floats:
@@ -43,18 +61,76 @@ class Judged:
         return np.where(whole > 0, of_chunk / np.where(whole > 0, whole, 1.0), by_tokens)
 
 
-def judged(recorded: Traffic, reference: StepModel | None) -> Judged:
-    """Judge the steps by a reference, or by themselves."""
+@dataclass(frozen=True)
+class Laws:
+    """The laws of earlier traffic that may judge a process."""
+
+    own: StepModel | None = None
+    sister: StepModel | None = None
+    """Of another process of its service, variant, model and tenant: it judges a process that has no law of its own."""
+    version: StepModel | None = None
+    """Of another variant, with which the process is compared."""
+
+
+def judged(recorded: Traffic, laws: Laws) -> Judged:
+    """Judge the steps by a law of earlier ones, or by themselves."""
     steps = line_up(recorded)
     done = work(recorded, steps)
-    model = reference or updated(recorded, steps, done, None)
-    if model is not None and not (model.holds and (reference is not None or _most_are_ordinary(model, steps, done))):
-        model = None
-    return Judged(recorded, steps, done, model, split(recorded, steps, done, model))
+    known = np.isfinite(done.features).all(1) & (steps.duration > 0)
+    law, fact = _law(recorded, steps, done, laws, known)
+    reason = _reason(law, steps, done)
+    if law is None or reason.name != "none":
+        components, doubt = split(recorded, steps, done, None)
+        return Judged(recorded, steps, done, None, components, reason, doubt, fact)
+    share = None
+    for found, of_step in _comparisons(law, laws, done.features[known]):
+        if found is not None and found.is_sure:
+            fact, share = found, np.zeros(len(steps))
+            share[known] = of_step
+            break
+    components, doubt = split(recorded, steps, done, law, share)
+    return Judged(recorded, steps, done, law, components, reason, doubt, fact)
 
 
-def _most_are_ordinary(model: StepModel, steps: Steps, done: Work) -> bool:
-    """Whether few of the steps that made the law are far longer: if many are, they follow another law."""
+def _law(
+    recorded: Traffic, steps: Steps, done: Work, laws: Laws, known: Bools
+) -> tuple[StepModel | None, Slower | None]:
+    """The law that judges the steps, and how much slower they are than a sister's, which for that reason does not."""
+    law = laws.own or laws.sister
+    pace = always(law, done.features[known], steps.duration[known]) if law else "unknown"
+    if not pace or (laws.own and pace == "slower"):
+        return law, None
+    mine = updated(recorded, steps, done, None)
+    if laws.own:  # faster than its own law: a fault has ended that was taken for what is usual
+        return (mine if mine and mine.holds else laws.own), None
+    if not (mine and mine.holds and laws.sister):
+        return mine, None
+    found, _ = than_another(mine, laws.sister, done.features[known], "sister")
+    return mine, found if found and found.is_sure else None
+
+
+def _comparisons(law: StepModel, laws: Laws, features: Floats) -> Iterator[tuple[Slower | None, Floats]]:
+    if laws.version and laws.version.holds:
+        yield than_another(law, laws.version, features, "version")
+    if law is laws.own:
+        yield than_earlier(law, features)
+
+
+def _reason(law: StepModel | None, steps: Steps, done: Work) -> Reason:
+    """Why a law does not hold for the steps, or is none; `none` where it does."""
+    if law is None:
+        return Reason("few_steps" if len(steps) else "no_steps", steps=np.isfinite(done.features).all(1).sum())
+    if not law.holds:
+        return Reason("scatter", law.sigma, law.n) if law.sigma > MOST_SIGMA else Reason("fit", law.r2, law.n)
+    if not len(steps):
+        return Reason("no_steps", steps=0)
+    if law.by_itself and (beyond := _share_beyond(law, steps, done)) > MOST_OUTLIERS:
+        return Reason("outliers", beyond, law.n)
+    return Reason()
+
+
+def _share_beyond(model: StepModel, steps: Steps, done: Work) -> float:
+    """The share of the steps that are far longer than the law: if many that made it are, they follow another law."""
     known = np.isfinite(done.features).all(1) & (steps.duration > 0)
     law, _ = law_of(model, done.features[known])
-    return bool(np.mean(steps.duration[known] > law * (1 + OUTLIER * model.sigma)) <= _MOST_OUTLIERS)
+    return float(np.mean(steps.duration[known] > law * (1 + OUTLIER * model.sigma)))

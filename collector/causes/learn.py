@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from collector.causes.columns import Columns, Floats, Traffic, traffic
 from collector.causes.fit import not_negative, r_squared, robust, scatter, sums
 from collector.causes.model import FEATURES, LEAST_OF_CELL, LEAST_STEPS, StepModel, cells_of
+from collector.causes.slower import always, anchored
 from collector.causes.split import OUTLIER, copied, lasting, law_of
 from collector.causes.timeline import Steps, line_up
 from collector.causes.work import Work, work
@@ -45,18 +45,40 @@ def updated(recorded: Traffic, steps: Steps, done: Work, former: StepModel | Non
     usable = np.isfinite(done.features).all(1) & (steps.duration > 0) & (copied(recorded, steps) == 0)
     features, duration = done.features[usable], steps.duration[usable]
     sequences = done.features[:, FEATURES.index("sequences")]
-    new = partial(_fitted, features, duration, recorded.origin_ns, steps, _longest_gap(steps, sequences))
+
+    def new() -> StepModel | None:
+        made = _fitted(features, duration, recorded.origin_ns, steps, _longest_gap(steps, sequences))
+        return made and replace(made, tokens_a_step=_tokens_a_step(done)[0])
+
     if former is None:
-        return new()
+        made = new()
+        return made and _with_anchor(made, None)
     law, _ = law_of(former, features)
     ratio = duration / law
     ordinary = (np.abs(ratio - 1) <= OUTLIER * former.sigma) & (lasting(ratio, former.sigma) == 1)
-    if 2 * ordinary.sum() < len(ordinary):
-        late = former.refused + 1 >= _PATIENCE
-        return (new() if late else None) or replace(former, refused=former.refused + 1)
+    if 2 * ordinary.sum() < len(ordinary) or always(former, features, duration) == "faster":
+        # No fault makes steps faster: a fault has ended that was taken for what is usual, or something better came.
+        another = former.refused + 1 >= _PATIENCE or (len(ratio) and np.median(ratio) < 1)
+        made = new() if another else None
+        return _with_anchor(made, former) if made else replace(former, refused=former.refused + 1)
     gap = _longest_gap(steps, sequences, _FAR_GAP * former.gap_ns or np.inf)
     end_ns = recorded.origin_ns + int(steps.end[-1])
-    return _added(former, features[ordinary], duration[ordinary], law[ordinary], end_ns, gap)
+    went_on = _added(former, features[ordinary], duration[ordinary], law[ordinary], end_ns, gap)
+    tokens, told = _tokens_a_step(done)
+    share = told / max(_KEPT * former.n + told, 1)
+    tokens_a_step = (1 - share) * former.tokens_a_step + share * tokens
+    return _with_anchor(replace(went_on, tokens_a_step=tokens_a_step), former)
+
+
+def _with_anchor(model: StepModel, former: StepModel | None) -> StepModel:
+    anchor, anchor_ns = anchored(model, former)
+    return replace(model, anchor=anchor, anchor_ns=anchor_ns)
+
+
+def _tokens_a_step(done: Work) -> tuple[float, int]:
+    """The tokens that a decoding sequence usually gets in a step, and the steps that tell it."""
+    told = np.isfinite(done.tokens_a_step)
+    return (float(np.median(done.tokens_a_step[told])) if told.any() else 1.0), int(told.sum())
 
 
 def _longest_gap(steps: Steps, sequences: Floats, most: float = np.inf) -> float:
@@ -89,14 +111,20 @@ def _fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps, ga
     law, _ = law_of(model, features)
     sigma = scatter(duration / law)
     known = features[np.abs(duration / law - 1) <= OUTLIER * sigma]
-    most = known.max(0, initial=0.0)
     return replace(
         model,
         sigma=sigma,
         r2=r_squared(duration, law),
-        most_prompt_tokens=float(most[FEATURES.index("prompt_tokens")]),
-        most_sequences=float(most[FEATURES.index("sequences")]),
+        most=tuple(_most(known).tolist()),
     )
+
+
+def _most(features: Floats) -> Floats:
+    """The range of each feature; that of the context is of one sequence, since more of them bring theirs with them."""
+    most: Floats = features.max(0, initial=0.0)
+    context, sequences = (features[:, FEATURES.index(name)] for name in ("context", "sequences"))
+    most[FEATURES.index("context")] = (context / np.maximum(sequences, 1)).max(initial=0.0)
+    return most
 
 
 def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, end_ns: int, gap_ns: float) -> StepModel:
@@ -114,7 +142,6 @@ def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, e
         / (kept_steps.get(cell, 0) + counts.get(cell, 0))
         for cell in kept_steps.keys() | counts.keys()
     }
-    most = features.max(0, initial=0.0)
     return replace(
         former,
         end_ns=end_ns,
@@ -126,8 +153,7 @@ def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, e
         xty=tuple(both[1].tolist()),
         cells=merged,
         cell_steps={cell: kept_steps.get(cell, 0) + counts.get(cell, 0) for cell in merged},
-        most_prompt_tokens=max(former.most_prompt_tokens, float(most[FEATURES.index("prompt_tokens")])),
-        most_sequences=max(former.most_sequences, float(most[FEATURES.index("sequences")])),
+        most=tuple(np.maximum(former.most, _most(features)).tolist()),
         gap_ns=(1 - share) * former.gap_ns + share * gap_ns,
         refused=0,
         by_itself=False,

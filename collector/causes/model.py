@@ -26,6 +26,7 @@ LEAST_STEPS: Final = 50
 """Fewer steps make no law."""
 LEAST_OF_CELL: Final = 8
 """Fewer steps say nothing about the work of a cell."""
+_ARRAYS: Final = ("coefficients", "xtx", "xty", "most", "anchor")
 _SURE_SIGMA: Final = 0.1
 """Steps that scatter no more than this need no R²: where all have the same work, there is nothing to explain."""
 
@@ -54,15 +55,24 @@ class StepModel:
     """The median ratio of durations to the law by cell (`cells_of`)."""
     cell_steps: Mapping[int, float] = field(default_factory=dict)
     """Steps behind each of them."""
-    most_prompt_tokens: float = 0.0
-    """In one step that it knows."""
-    most_sequences: float = 0.0
+    most: tuple[float, ...] = (0.0,) * len(FEATURES)
+    """By FEATURES, in one step that it knows: beyond, nobody saw the law hold. The context is that of one sequence."""
+    anchor: tuple[float, ...] = ()
+    """The fastest coefficients that the process had within a week: what it is compared with when it gets slower."""
+    anchor_ns: int = 0
+    """When it had them, unix ns."""
+    tokens_a_step: float = 1.0
+    """Of a decoding sequence; more than 1 where drafts are accepted."""
     gap_ns: float = 0.0
     """The longest ordinary gap between two steps of a busy engine: the 99th percentile."""
     refused: int = 0
     """Windows in a row from which nothing was learned because most of their steps differ from the law."""
     by_itself: bool = False
     """It was made of the very steps that it judges."""
+
+    def most_of(self, feature: str) -> float:
+        """The most of a feature in one step that it knows."""
+        return self.most[FEATURES.index(feature)]
 
     @property
     def holds(self) -> bool:
@@ -79,13 +89,13 @@ class StepModel:
     def row(self) -> dict[str, Any]:
         """Columns of a row of `step_models`: lists of float64, maps, numbers. `own` models are not stored."""
         numbers = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "by_itself"}
-        return numbers | {name: list(numbers[name]) for name in ("coefficients", "xtx", "xty")}
+        return numbers | {name: list(numbers[name]) for name in _ARRAYS}
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> StepModel:
         """The model of a row with the columns of `row`; others are ignored."""
         numbers = {one.name: row[one.name] for one in fields(cls) if one.name != "by_itself"}
-        numbers |= {name: tuple(map(float, row[name])) for name in ("coefficients", "xtx", "xty")}
+        numbers |= {name: tuple(map(float, row[name])) for name in _ARRAYS}
         for name in ("cells", "cell_steps"):
             numbers[name] = {int(cell): float(value) for cell, value in dict(row[name]).items()}
         return cls(**numbers)

@@ -16,9 +16,9 @@ from collector.causes.waits import waited
 
 _PART: Final = {name: index for index, name in enumerate(PARTS)}
 _COMPONENT: Final = {name: index for index, name in enumerate(COMPONENTS)}
-_DECODE: Final = {"base": "alone", "batch": "batch", "prompt": "others_prompts"}
-_BUSY: Final = {"base": "busy", "batch": "busy", "prompt": "others_prompts"}
-_UNUSUAL: Final = {"drift": "drift", "stall": "stall", "pause": "gap"}
+_DECODE: Final = {"base": "alone", "batch": "batch", "prompt": "others_prompts", "drafts": "drafts"}
+_BUSY: Final = {"base": "busy", "batch": "busy", "prompt": "others_prompts", "drafts": "busy"}
+_UNUSUAL: Final = {"drift": "drift", "stall": "stall", "pause": "gap", "slower": "slower"}
 _ALWAYS: Final = {**_UNUSUAL, "copy": "kv_transfer", "unknown": "unexplained", "gap": "gap"}
 
 
@@ -33,6 +33,8 @@ class Parts:
     """By request, ns."""
     variance: Floats
     """By request, ns²: of its steps' durations around the law."""
+    doubt: Floats
+    """By request, ns: by how much its steps may be wrongly divided, where their work is beyond what the law knows."""
 
 
 def divide(case: Judged, limits: Limits) -> Parts:
@@ -56,7 +58,7 @@ def divide(case: Judged, limits: Limits) -> Parts:
     _queued(out, case, pieces, limits, sums)
     others = np.maximum(case.done.running[chunks.step] - 1, 0)
     inflicted = added(recorded.phases.request[chunks.phase], time * others, len(recorded.requests))
-    return Parts(pieces, out, inflicted, _variance(case))
+    return Parts(pieces, out, inflicted, *_errors(case))
 
 
 def _give(out: Floats, rows: Ints, did: Floats, to: dict[str, str]) -> None:
@@ -79,7 +81,7 @@ def _prefill(out: Floats, case: Judged, pieces: Pieces, did: Floats, time: Float
     out[rows, _PART["recompute"]] = np.where(again, mine, 0.0)
     out[rows, _PART["alone"]] = np.where(again, base, 0.0)
     out[rows, _PART["others_prompts"]] = np.where(known, prompt - mine, 0.0)
-    _give(out, rows, did, {"batch": "batch"} | _ALWAYS)
+    _give(out, rows, did, {"batch": "batch", "drafts": "batch"} | _ALWAYS)
 
 
 def _queued(out: Floats, case: Judged, pieces: Pieces, limits: Limits, sums: RunningSums) -> None:
@@ -101,8 +103,10 @@ def _queued(out: Floats, case: Judged, pieces: Pieces, limits: Limits, sums: Run
         out[rows, _PART[part]] = waits[:, index]
 
 
-def _variance(case: Judged) -> Floats:
-    usual = case.components[:, [_COMPONENT[name] for name in ("base", "batch", "prompt")]].sum(1)
+def _errors(case: Judged) -> tuple[Floats, Floats]:
+    """By request, the variance of its steps around the law, ns², and the doubt about their split, ns."""
     sigma = case.model.sigma if case.model else 0.0
-    sums = RunningSums(case.steps, ((sigma * usual) ** 2)[:, None], np.zeros((len(usual), 1)))
-    return sums.between(case.recorded.requests.start, case.recorded.requests.end)[:, 0]
+    of_steps = np.stack([(sigma * case.usual) ** 2, case.doubt], 1)
+    sums = RunningSums(case.steps, of_steps, np.zeros_like(of_steps))
+    variance, doubt = sums.between(case.recorded.requests.start, case.recorded.requests.end).T
+    return variance, doubt

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from collector.causes.columns import Bools, Columns, Floats, Requests, traffic
-from collector.causes.judge import Judged, judged
+from collector.causes.judge import Judged, Laws, judged
 from collector.causes.model import FEATURES, StepModel, cells_of
 from collector.causes.simulate import Device, Scheduling, simulate
 from collector.causes.split import COMPONENTS, MEDIAN_ERROR, between
@@ -104,6 +104,7 @@ def replay(
     scheduling: Scheduling,
     kv_events: Columns | None = None,
     reference: StepModel | None = None,
+    sister: StepModel | None = None,
     without: Collection[str] = (),
     left_out: ArrayLike | None = None,
     load: float = 1.0,
@@ -129,7 +130,7 @@ def replay(
     if not load > 0:
         raise ValueError(f"load is {load}, and must be more than 0")
     recorded = traffic(requests, phases, steps, kv_events or {})
-    case = judged(recorded, reference)
+    case = judged(recorded, Laws(reference, sister))
     if case.model is None:
         return None
     if KV & set(without):
@@ -181,7 +182,7 @@ def _devices(
 
 def _ordinary(case: Judged, model: StepModel) -> tuple[Floats, Floats]:
     """The ratios of the steps to the law without what is unusual, and the gaps of a busy engine; in recorded order."""
-    usual = _usual(case)
+    usual = case.usual
     known = usual > 0
     features, factors = case.done.features[known], _factors(model)
     factor = [factors.get(cell, 1.0) for cell in cells_of(features).tolist()]
@@ -195,12 +196,6 @@ def _gaps(case: Judged, model: StepModel) -> Floats:
     busy &= case.steps.follows
     busy[:1] = False
     return np.roll(np.where(busy, gaps, np.median(gaps[busy]) if busy.any() else 0.0), -1)
-
-
-def _usual(case: Judged) -> Floats:
-    """The time of each step without what is unusual, ns."""
-    usual: Floats = case.components[:, [COMPONENTS.index(name) for name in ("base", "batch", "prompt")]].sum(1)
-    return usual
 
 
 def _factors(model: StepModel) -> dict[int, float]:
@@ -241,7 +236,7 @@ def _closed(case: Judged, model: StepModel, without: set[str], load: float) -> l
 
 def _slow(case: Judged, load: float) -> list[tuple[float, float, float]]:
     """From the start of each slow step to that of the next one, how many times as long steps took."""
-    drift, usual = case.components[:, COMPONENTS.index("drift")], _usual(case)
+    drift, usual = case.components[:, COMPONENTS.index("drift")], case.usual
     until = np.append(case.steps.start[1:], case.steps.end[-1:])
     slow = (drift > 0) & (usual > 0)
     factor = 1 + drift[slow] / usual[slow]

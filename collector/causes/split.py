@@ -6,18 +6,23 @@ from typing import Final
 
 import numpy as np
 
-from collector.causes.columns import Bools, Floats, Traffic, added
+from collector.causes.columns import Bools, Floats, Ints, Traffic, added
 from collector.causes.model import FEATURES, LEAST_OF_CELL, StepModel
 from collector.causes.timeline import Steps
 from collector.causes.work import Work
 
-COMPONENTS: Final = ("base", "batch", "prompt", "drift", "stall", "copy", "unknown", "gap", "pause")
+COMPONENTS: Final = (
+    "base", "batch", "prompt", "drift", "stall", "copy", "unknown", "gap", "pause", "slower", "drafts",
+)  # fmt: skip
 """What the time of a process goes into. Gaps are between steps, and a pause is what makes one longer than usual."""
 OUTLIER: Final = 4.0
 """A step that is longer than usual by more than so many sigma is no ordinary variation."""
 _WINDOWS: Final = (255, 31)
 """Steps whose median says how fast the device is."""
-_LEAST_DRIFT: Final = 0.05
+LEAST_DRIFT: Final = 0.05
+"""A device or a law is slow from so much on, as a share."""
+_LEAST_FALL: Final = 0.25
+"""Steps give fewer tokens from so much on: texts differ in how well they can be drafted."""
 MEDIAN_ERROR: Final = 1.2533
 """The standard error of a median of n values is this times sigma / √n."""
 
@@ -34,11 +39,14 @@ def between(steps: Steps, model: StepModel | None) -> Floats:
     return parts
 
 
-def split(recorded: Traffic, steps: Steps, done: Work, model: StepModel | None) -> Floats:
-    """Steps × COMPONENTS, ns: they add up to each step's duration.
+def split(
+    recorded: Traffic, steps: Steps, done: Work, model: StepModel | None, slower: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Steps × COMPONENTS, ns: they add up to each step's duration. Then, by step, by how much the split may be wrong.
 
-    Without a model, all is unknown but copies.
+    Without a model, all is unknown but copies. `slower` is the share of each step's law that another law does without.
     """
+    doubt = np.zeros(len(steps))
     parts = np.zeros((len(steps), len(COMPONENTS)))
     column = {name: index for index, name in enumerate(COMPONENTS)}
     copies = copied(recorded, steps)
@@ -47,22 +55,38 @@ def split(recorded: Traffic, steps: Steps, done: Work, model: StepModel | None) 
     parts[:, column["unknown"]] = duration
     known = np.flatnonzero(np.isfinite(done.features).all(1) & (duration > 0))
     if model is None or not len(known):
-        return parts
+        return parts, doubt
     features, duration = done.features[known], duration[known]
     law, work = law_of(model, features)
     unsure = _unsure(model, features)
     # Steps that are judged by themselves have no earlier ones, compared with which the device could be slow.
     speed = np.ones(len(law)) if model.by_itself else lasting(np.maximum(duration - unsure, 0.0) / law, model.sigma)
+    # A step that is far faster than the device is said to be was not slowed down: every second one may be.
+    speed[duration < law * speed * (1 - OUTLIER * model.sigma)] = 1.0
     usual = law * speed
     over = duration > usual * (1 + OUTLIER * model.sigma)
     beyond = np.where(over, duration - usual, 0.0)
     unknown = np.minimum(beyond, unsure)
     ordinary = duration - beyond
     drift = ordinary * (1 - 1 / speed)
-    parts[known, : work.shape[1]] = work * ((ordinary - drift) / law)[:, None]
-    for name, value in (("drift", drift), ("stall", beyond - unknown), ("unknown", unknown)):
+    of_slower = (ordinary - drift) * (0.0 if slower is None else slower[known])
+    scaled = work * ((ordinary - drift - of_slower) / law)[:, None]
+    drafts = scaled[:, :2] * (1 - 1 / _fallen(done, known, model))[:, None]
+    scaled[:, :2] -= drafts
+    parts[known, : work.shape[1]] = scaled
+    excess = {"drift": drift, "stall": beyond - unknown, "unknown": unknown, "slower": of_slower}
+    for name, value in {**excess, "drafts": drafts.sum(1)}.items():
         parts[known, column[name]] = value
-    return parts
+    doubt[known] = np.where(np.isfinite(unsure), np.minimum(unsure, np.maximum(duration - law, 0.0)), 0.0)
+    return parts, doubt
+
+
+def _fallen(done: Work, known: Ints, model: StepModel) -> Floats:
+    """How many times fewer tokens the steps around each one give a sequence than usual, where drafts are made; or 1."""
+    tokens = done.tokens_a_step[known]
+    if model.tokens_a_step <= 1 or not np.isfinite(tokens).any():
+        return np.ones(len(known))
+    return lasting(np.nan_to_num(model.tokens_a_step / tokens, nan=1.0), 0.0, least=_LEAST_FALL)
 
 
 def law_of(model: StepModel, features: Floats) -> tuple[Floats, Floats]:
@@ -100,32 +124,42 @@ def _unsure(model: StepModel, features: Floats) -> Floats:
     """By how much the law may be too low (ns); 0 where it was seen to hold, and where enough steps were of its kind.
 
     Beyond the most sequences that the model knows: by half of what those beyond take. Beyond the most prompt tokens: by
-    any time, since arithmetic and attention grow faster than smaller prompts tell.
+    any time, since arithmetic and attention grow faster than smaller prompts tell. Steps of one kind have as many
+    sequences or prompt tokens; beyond the most attention, context or drafts, their number says nothing: as if the whole
+    step grew with the square of these.
     """
     each = features * np.array(model.coefficients)
     number = {name: features[:, index] for index, name in enumerate(FEATURES)}
     decoding = each[:, FEATURES.index("sequences")] + each[:, FEATURES.index("context")]
-    more = np.maximum(1 - model.most_sequences / np.maximum(number["sequences"], 1.0), 0.0)
-    unsure = np.where(number["prompt_tokens"] > model.most_prompt_tokens, np.inf, more * decoding / 2)
+    more = np.maximum(1 - model.most_of("sequences") / np.maximum(number["sequences"], 1.0), 0.0)
+    unsure = np.where(number["prompt_tokens"] > model.most_of("prompt_tokens"), np.inf, more * decoding / 2)
     _, count = model.calibration(features)
-    return np.where(count < LEAST_OF_CELL, unsure, 0.0)
+    unsure[count >= LEAST_OF_CELL] = 0.0
+    # A sequence more brings its context with it, so the context counts by sequence.
+    by_sequence = number["context"] / np.maximum(number["sequences"], 1.0)
+    number["context"] = by_sequence
+    far = np.ones(len(features))
+    for name in ("attention", "context", "drafted_tokens"):
+        np.maximum(far, number[name] / max(model.most_of(name), 1.0), out=far)
+    doubtful: Floats = np.maximum(unsure, each.sum(1) * (far**2 - 1))
+    return doubtful
 
 
-def lasting(ratio: Floats, sigma: float) -> Floats:
+def lasting(ratio: Floats, sigma: float, least: float = LEAST_DRIFT) -> Floats:
     """How many times slower the device is than usual, around each step: the median of 255 ratios, then of 31; or 1.
 
-    A median counts from 5 % on, and beyond three of its standard errors. Many steps tell a small slowness, and the few
-    what is slower still. Most traffic has neither, so the windows with a large median are found by counting.
+    A median counts from `least` (5 %) on, and beyond three of its standard errors. Many steps tell a small slowness,
+    and the few what is slower still. Most traffic has neither: the windows with a large median are found by counting.
     """
     speed = np.ones(len(ratio))
     for steps in _WINDOWS:
         width = min(steps, len(ratio) - (len(ratio) + 1) % 2)
         if width < 3:
             break
-        least = 1 + max(_LEAST_DRIFT, 3 * MEDIAN_ERROR * sigma / np.sqrt(width))
+        most = 1 + max(least, 3 * MEDIAN_ERROR * sigma / np.sqrt(width))
         half = width // 2
         padded = np.pad(ratio / speed, half, mode="reflect")
-        large = np.concatenate([[0], np.cumsum(padded > least)])
+        large = np.concatenate([[0], np.cumsum(padded > most)])
         slow = np.flatnonzero(large[width:] - large[:-width] > half)
         if len(slow):
             speed[slow] *= np.median(np.lib.stride_tricks.sliding_window_view(padded, width)[slow], 1)

@@ -82,8 +82,8 @@ def _reasons(case: Judged, limits: Limits) -> Floats:
         return shares
     running = done.running
     tokens = done.features[:, [FEATURES.index("prompt_tokens"), FEATURES.index("sequences")]].sum(1)
-    most = limits.max_seqs or np.nanmax(running, initial=model.most_sequences if model else 1)
-    budget = limits.max_batched_tokens or np.nanmax(tokens, initial=model.most_prompt_tokens if model else 1)
+    most = limits.max_seqs or np.nanmax(running, initial=model.most_of("sequences") if model else 1)
+    budget = limits.max_batched_tokens or np.nanmax(tokens, initial=model.most_of("prompt_tokens") if model else 1)
     known = np.isfinite(running) & np.isfinite(tokens) & ~(steps.numbers["waiting"] == 0)
     full, spent = running >= most, tokens >= _FULL * budget
     reasons = np.zeros((len(steps), len(WAITS)))

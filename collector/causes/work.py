@@ -38,6 +38,8 @@ class Work:
     """Prefill phases of which is not known how many tokens they computed."""
     running: Floats
     """Sequences in each step; those that end in it count."""
+    tokens_a_step: Floats
+    """Tokens that the decoding sequences of each step get in one, on average; NaN where no step drafts any."""
 
 
 def work(recorded: Traffic, steps: Steps) -> Work:
@@ -78,7 +80,25 @@ def work(recorded: Traffic, steps: Steps) -> Work:
         chunks,
         prefill[np.isnan(wanted)],
         np.where(np.isnan(running), sequences + prompts, running),
+        _tokens_a_step(recorded, decode, first, last, features["drafted_tokens"]),
     )
+
+
+def _tokens_a_step(recorded: Traffic, decode: Ints, first: Ints, last: Ints, drafted: Floats) -> Floats:
+    """A request of 13 tokens that decodes in 4 steps gets 3 tokens in each of them."""
+    if not drafted.any():
+        return np.full(len(drafted), np.nan)
+    request, low, high = recorded.phases.request[decode], first[decode], last[decode]
+    steps = added(request, (high - low).astype(float), len(recorded.requests))
+    each = ((recorded.requests.output - 1) / np.maximum(steps, 1))[request]
+    known = np.isfinite(each) & (each > 0)
+
+    def in_steps(value: Floats) -> Floats:
+        sums = added(low[known], value, len(drafted) + 1) - added(high[known], value, len(drafted) + 1)
+        return np.cumsum(sums)[: len(drafted)]
+
+    count = np.round(in_steps(np.ones(known.sum())))
+    return np.where(count > 0, in_steps(each[known]) / np.maximum(count, 1), np.nan)
 
 
 def _sequences(steps: Steps, known: Floats) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby
 from typing import Any, Final, TypeVar
@@ -34,18 +34,20 @@ class Waits:
     patience_s: float = 60.0
     """Requests are explained by what is there then."""
     late_s: float = 900.0
-    """If steps of a process were seen before, its requests are explained again when more come within this time."""
+    """Requests that lack steps are explained again when these come within this time."""
+    law_s: tuple[float, ...] = (60.0, 300.0, 1500.0)
+    """Requests that no law could judge are explained again at these ages: more steps are there, and at last a model."""
     others_s: float = 180.0
     """A collector explains what another one of the same store has left for so long."""
 
 
 class Ripe(Enum):
-    """Whether a segment can be explained."""
+    """What can be done with a segment."""
 
     NO = 0
-    FOR_NOW = 1
-    """It can, and more of its steps may come."""
-    YES = 2
+    EXPLAIN = 1
+    MARK = 2
+    """It was explained, and what it lacked has not come in time."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Ended:
     service: str
     instance: str
     last_end_ns: int
+    start_ns: int
+    """When the first of them began."""
     is_past: bool
 
 
@@ -76,6 +80,18 @@ class Segment:
         return any(one.is_past for one in self.ended)
 
 
+@dataclass(frozen=True)
+class Lacking:
+    """What the explanation of a segment lacked, of which it is explained again."""
+
+    steps: frozenset[int] = frozenset()
+    """Processes whose steps had not come."""
+    law: bool = False
+    """No law judged some of its requests."""
+    at_age_s: int = 0
+    """When it was explained."""
+
+
 class Backlog:
     """Reads which segments are left, and remembers what was seen of them."""
 
@@ -85,16 +101,18 @@ class Backlog:
         self._since_s = 0
         self._own: dict[str, None] = {}
         self._last_steps: dict[int, int] = {}
-        self._explained: dict[str, None] = {}
+        self._explained: dict[str, Lacking] = {}
 
     def came(self, segment: str) -> None:
         """This collector has stored a segment. It explains its own before those of others."""
         _remember(self._own, segment, None)
 
-    def explained(self, segments: Sequence[str]) -> None:
-        """These are explained for now."""
-        for segment in segments:
-            _remember(self._explained, segment, None)
+    def explained(self, segment: Segment, lacking: Lacking) -> bool:
+        """It is explained now; tell whether for good: it lacked nothing that may still come."""
+        _remember(self._explained, segment.name, replace(lacking, at_age_s=segment.age_s))
+        steps_may_come = bool(lacking.steps) and segment.age_s < self._waits.late_s
+        law_may_come = lacking.law and any(segment.age_s < age_s for age_s in self._waits.law_s)
+        return segment.is_past or not (steps_may_come or law_may_come)
 
     def read(self, now_s: int) -> list[tuple[Segment, Ripe]]:
         """The segments that are left, the oldest first. Raises the store's errors."""
@@ -125,14 +143,23 @@ class Backlog:
     def _ripe(self, segment: Segment) -> Ripe:
         if not (self._store.embedded or segment.name in self._own) and segment.age_s < self._waits.others_s:
             return Ripe.NO
-        incomplete = [one for one in segment.ended if not self._is_complete(one, segment.age_s)]
-        if not incomplete:
-            return Ripe.YES
-        if segment.age_s < self._waits.patience_s:
-            return Ripe.NO
-        if segment.age_s < self._waits.late_s and any(one.process in self._last_steps for one in incomplete):
-            return Ripe.FOR_NOW if self.waits(segment) else Ripe.NO
-        return Ripe.YES
+        if lacking := self._explained.get(segment.name):
+            return self._again(segment, lacking)
+        complete = all(self._is_complete(one, segment.age_s) for one in segment.ended)
+        return Ripe.EXPLAIN if complete or segment.age_s >= self._waits.patience_s else Ripe.NO
+
+    def _again(self, segment: Segment, lacking: Lacking) -> Ripe:
+        """Whether a segment that was explained is explained again: what it lacked has come, or may have."""
+        came = [one for one in segment.ended if one.process in lacking.steps and self._has_steps(one)]
+        if came and segment.age_s < self._waits.late_s:
+            return Ripe.EXPLAIN
+        ages = [age_s for age_s in self._waits.law_s if age_s > lacking.at_age_s] if lacking.law else []
+        if ages and segment.age_s >= ages[0]:
+            return Ripe.EXPLAIN
+        return Ripe.NO if ages or (lacking.steps and segment.age_s < self._waits.late_s) else Ripe.MARK
+
+    def _has_steps(self, ended: Ended) -> bool:
+        return self._last_steps.get(ended.process, 0) >= ended.last_end_ns - _A_STEP_NS
 
     def _is_complete(self, ended: Ended, age_s: int) -> bool:
         if ended.is_past:
@@ -160,6 +187,7 @@ def _segment(name: str, rows: Sequence[Mapping[str, Any]]) -> Segment:
                 row["service"],
                 row["instance"],
                 row["last_end_ns"],
+                row["start_ns"],
                 is_past=row["ended_ago_s"] > row["age_s"] + _PAST_S,
             )
             for row in rows

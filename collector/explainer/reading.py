@@ -97,11 +97,14 @@ def happened(store: Asked, processes: Sequence[Process]) -> Iterator[tuple[Proce
 
 
 def with_more(process: Process, requests: int) -> Process:
-    """A window that begins so early that it has enough requests for a law of its own, at the rate of these."""
+    """A window that has enough requests for a law of its own, at the rate of these: earlier ones, and later ones.
+
+    The later ones are there when requests are explained again.
+    """
     length_ns = max(process.high_ns - process.low_ns, _LEAST_NS)
     missing = max(_ENOUGH_REQUESTS - requests, 0)
     more_ns = min(length_ns * missing // requests, _MOST_MORE_NS)
-    return process._replace(low_ns=process.low_ns - more_ns)
+    return process._replace(low_ns=process.low_ns - more_ns, high_ns=process.high_ns + more_ns)
 
 
 def _batches(processes: Sequence[Process]) -> Iterator[list[Process]]:

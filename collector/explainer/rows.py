@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from collector.causes.explain import LEVELS, UNKNOWN_US, Explained
 from collector.causes.names import PARTS
-from collector.explainer.models import VERSION
+from collector.causes.reasons import REASONS
+from collector.causes.slower import KINDS
+from collector.explainer.models import VERSION, Judges
 
 COPIED: Final = (
     "end", "ingested_at", "engine", "service", "instance", "process_tenant", "variant", "vantage", "operation", "model",
@@ -21,6 +23,7 @@ COPIED: Final = (
 _EXACT_BITS: Final = 10
 """A part that is not the largest is exact to 0.2 %. The last digits would be noise, and half of the table's bytes."""
 _INFLICTED_BITS: Final = 7
+_RATIO: Final = ("slower_by", "slower_low", "slower_high")
 _MOST_PERMILLE: Final = 65534
 _UNKNOWN_PERMILLE: Final = 65535
 
@@ -40,15 +43,33 @@ class Parts:
         self._ttft[:, -1], self._rest[:, -1] = before, whole - before
         self._inflicted, self._error = (np.full(len(whole), UNKNOWN_US, np.int64) for _ in range(2))
         self._level = np.zeros(len(whole), np.int64)
+        self._reason = np.full(len(whole), REASONS.index("failed"))
+        self._reason_share, self._reason_steps = (np.full(len(whole), np.nan) for _ in range(2))
         self._model_at_s = np.zeros(len(whole), np.int64)
+        self._slower_than, self._slower_name = np.zeros(len(whole), np.int64), np.full(len(whole), "", object)
+        self._slower = np.full((3, len(whole)), np.nan)
 
-    def put(self, rows: Ints, explained: Explained, places: Ints, model_at_s: int) -> None:
+    def put(self, rows: Ints, explained: Explained, places: Ints, judges: Judges) -> None:
         """Write what is explained at `places` into `rows`."""
         self._ttft[rows], self._rest[rows] = explained.ttft_us[places], explained.rest_us[places]
         self._inflicted[rows], self._error[rows] = explained.inflicted_us[places], explained.error_us[places]
         level = np.array([LEVELS.index(one) for one in explained.level[places]], np.int64)
         self._level[rows] = level
-        self._model_at_s[rows] = np.where(level == LEVELS.index("steps"), model_at_s, 0)
+        self._reason[rows] = explained.reason[places]
+        self._reason_share[rows], self._reason_steps[rows] = (
+            explained.reason_share[places],
+            explained.reason_steps[places],
+        )
+        by_itself = explained.model is None or explained.model.by_itself
+        self._model_at_s[rows] = np.where((level == LEVELS.index("steps")) & ~by_itself, judges.at_s, 0)
+        if explained.slower is not None:
+            fact = explained.slower
+            self._slower_than[rows], self._slower_name[rows] = KINDS.index(fact.kind), judges.name_of(fact.kind)
+            self._slower[:, rows] = np.array([[fact.ratio], [fact.low], [fact.high]]).round(4)
+
+    def lacking(self, reasons: Collection[str]) -> Ints:
+        """The rows that are not explained step by step for one of these reasons."""
+        return np.flatnonzero(np.isin(self._reason, [REASONS.index(name) for name in reasons]))
 
     @property
     def levels(self) -> dict[str, int]:
@@ -60,14 +81,25 @@ class Parts:
         requests = self._requests
         ttft, rest = rounded(self._ttft, _EXACT_BITS), rounded(self._rest, _EXACT_BITS)
         whole = self._ttft.sum(1) + self._rest.sum(1)
+        client = np.array([vantage != "server" for vantage in requests["vantage"]], np.bool_)
         permille = np.minimum(np.rint(1000 * self._error / np.maximum(whole, 1)), _MOST_PERMILLE)
         known = {
             "request_key": np.array(requests["key"], np.uint64) & np.uint64(0xFFFFFFFF),
             "first_token": np.select([self._is_none, self._is_unknown], [0, 2], 1),
             "tpot_more_us": self._tpot_more_us(rest.sum(1)),
-            "inflicted_us": np.where(self._inflicted == UNKNOWN_US, UNKNOWN_US, _binary(self._inflicted)),
+            "inflicted_us": _or_none(_binary(self._inflicted), self._inflicted != UNKNOWN_US),
             "error_permille": np.where(self._error == UNKNOWN_US, _UNKNOWN_PERMILLE, permille).astype(np.int64),
             "level": self._level,
+            "reason": np.where(
+                client & (self._reason == REASONS.index("no_phases")), REASONS.index("client"), self._reason
+            ),
+            "reason_share": _or_none(self._reason_share.round(4), np.isfinite(self._reason_share)),
+            "reason_steps": _or_none(
+                np.nan_to_num(self._reason_steps).astype(np.int64), np.isfinite(self._reason_steps)
+            ),
+            "slower_than": self._slower_than,
+            "slower_name": self._slower_name,
+            **{name: _or_none(one, np.isfinite(one)) for name, one in zip(_RATIO, self._slower, strict=True)},
             "model_at": self._model_at_s,
             "version": VERSION * len(LEVELS) + self._level,
         }
@@ -97,6 +129,13 @@ def rounded(parts: Ints, bits: int) -> Ints:
     kept[rows, largest] = parts[rows, largest]
     kept[rows, largest] += parts.sum(1) - kept.sum(1)
     return kept
+
+
+def _or_none(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
+    """The values as objects, None where one is not known."""
+    objects = values.astype(object)
+    objects[~known] = None
+    return objects
 
 
 def _binary(values: Ints, bits: int = _INFLICTED_BITS, *, up: bool = True) -> Ints:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 
 from collector.causes.columns import Columns
 from collector.causes.explain import explain_process
-from collector.explainer.backlog import Backlog, Ripe, Segment, Waits
-from collector.explainer.models import PERIOD_S, Learner, References, Stored
+from collector.explainer.backlog import Backlog, Lacking, Ripe, Segment, Waits
+from collector.explainer.models import PERIOD_S, Judges, Kind, Learner, References
 from collector.explainer.reading import SECOND_NS, SETTINGS, Happened, Process, happened, with_more
 from collector.explainer.rows import Parts
 from collector.once_a_minute import OnceAMinute
@@ -41,6 +42,10 @@ _MOST_REQUESTS: Final = 20_000
 """Most requests that are explained together, unless one segment has more."""
 _MOST_ATTEMPTS: Final = 4
 """A segment is tried so often while the store answers with an error."""
+_LATER_S: Final = 2 * PERIOD_S
+_OF_STEPS: Final = {"no_steps", "steps_late", "steps_missing"}
+_OF_LAW: Final = {"few_steps", "scatter", "fit", "outliers"}
+"""The reasons for which requests are explained again: their steps may come, or a law for them."""
 _INSERT: Final = {"async_insert": 0, **SETTINGS}
 
 Wanted = Mapping[str, Sequence[Any]]
@@ -80,6 +85,8 @@ class Explainer(ThreadStage):
         self._part_folders = PartFolders(store.folder)
         self._backlog = Backlog(store, waits or Waits())
         self._learner = Learner(store, self._failed, self._stopping.is_set)
+        self._set_back: set[str] = set()
+        """Segments of the past for which the learner was set back."""
         self._attempts: dict[str, int] = {}
         self._lines = OnceAMinute()
         self._working = threading.Lock()
@@ -107,16 +114,21 @@ class Explainer(ThreadStage):
     def run_once(self) -> bool:
         """Learn and explain what can be by now; tell whether nothing is left that can. Raises the store's errors."""
         now_s = int(self._clock())
-        learned = not self._learner.due(now_s) or self._learner.run_once(now_s)
         left = self._backlog.read(now_s)
-        ripe = [(one, how) for one, how in left if how is not Ripe.NO and (learned or not one.is_past)]
+        for segment, _ in left:
+            if segment.name not in self._set_back and segment.is_past:
+                start_ns = min(one.start_ns for one in segment.ended if one.is_past)
+                self._learner.set_back(start_ns // SECOND_NS)
+        self._set_back = {segment.name for segment, _ in left if segment.is_past}
+        learned = not self._learner.due(now_s) or self._learner.run_once(now_s)
+        self._mark([segment for segment, how in left if how is Ripe.MARK])
+        ripe = [one for one, how in left if how is Ripe.EXPLAIN and (learned or not one.is_past)]
         some = _first(ripe)
-        for how in (Ripe.FOR_NOW, Ripe.YES):
-            self._explain([segment for segment, its in some if its is how], final=how is Ripe.YES)
-        done = {segment.name for segment, _ in some}
+        self._explain(some)
+        done = {segment.name for segment in some}
         waiting = [segment for segment, _ in left if segment.name not in done and self._backlog.waits(segment)]
         self._status.explain_waiting(max((segment.age_s for segment in waiting), default=None))
-        if any(how is not Ripe.YES for _, how in left) or len(some) < len(ripe):
+        if left:
             self._news.set()
         return learned and len(some) == len(ripe)
 
@@ -139,19 +151,19 @@ class Explainer(ThreadStage):
             else:
                 pause_s = pause_after(time.monotonic() - began_s, done=done)
 
-    def _explain(self, segments: Sequence[Segment], *, final: bool) -> None:
+    def _explain(self, segments: Sequence[Segment]) -> None:
         """Explain segments together. What the store refuses is tried in halves, and a segment alone a few times."""
         if not segments or self._stopping.is_set():
             return
         try:
-            self._write(segments, final=final)
+            self._write(segments)
         except (ClickHouseError, OSError) as error:
             if is_unavailable(error):
                 raise
             if len(segments) > 1:
                 half = len(segments) // 2
-                self._explain(segments[:half], final=final)
-                self._explain(segments[half:], final=final)
+                self._explain(segments[:half])
+                self._explain(segments[half:])
                 return
             (segment,) = segments
             attempts = self._attempts[segment.name] = self._attempts.get(segment.name, 0) + 1
@@ -163,7 +175,7 @@ class Explainer(ThreadStage):
         for segment in segments:
             self._attempts.pop(segment.name, None)
 
-    def _write(self, segments: Sequence[Segment], *, final: bool) -> None:
+    def _write(self, segments: Sequence[Segment]) -> None:
         place = {"first_s": min(s.first_s for s in segments), "last_s": max(s.last_s for s in segments)}
         answer = self._store.query(
             render("explain/wanted", {}), {**place, "segments": [segment.name for segment in segments]}, SETTINGS
@@ -183,12 +195,13 @@ class Explainer(ThreadStage):
             for segment in segments:
                 for told in self._told:
                     told(segment.name)
-        if final:
-            self._mark(segments)
-        self._backlog.explained([segment.name for segment in segments])
+        lacking = _lacking(wanted, parts) if wanted else {}
+        self._mark([one for one in segments if self._backlog.explained(one, lacking.get(one.name, Lacking()))])
 
     def _mark(self, segments: Sequence[Segment], *, refused: str = "") -> None:
         names = [segment.name for segment in segments]
+        if not names:
+            return
         with self._working:
             self._store.command(render("explain/mark", {}), {"segments": names, "refused": refused})
 
@@ -203,13 +216,16 @@ class Explainer(ThreadStage):
         """Explain some rows, which ended in one slice of time: one model judges them."""
         processes, rows = _processes(wanted, some)
         services = {wanted["service"][row] for row in some}
-        references = References(self._store, services, wanted["end"][some[0]] // SECOND_NS)
-        judges = {
-            process.key: references.of(process.key, process.service, wanted["variant"][rows[process.key][0]])
-            for process in processes
-        }
+        end_s = wanted["end"][some[0]] // SECOND_NS
+        references = References(self._store, services, end_s)
+        kinds = {process.key: _kind(wanted, rows[process.key]) for process in processes}
+        judges = {key: references.of(key, kind) for key, kind in kinds.items()}
+        if any(one.at_s == 0 for one in judges.values()):
+            # Nothing earlier judges the first requests of a process: a law that was learned since does.
+            later = References(self._store, services, end_s + _LATER_S)
+            judges = {key: one if one.at_s else later.of(key, kinds[key]) for key, one in judges.items()}
         windows = [
-            process if judges[process.key] else with_more(process, len(rows[process.key])) for process in processes
+            process if judges[process.key].own else with_more(process, len(rows[process.key])) for process in processes
         ]
         for process, rows_of in happened(self._store, windows):
             if self._stopping.is_set():
@@ -220,7 +236,7 @@ class Explainer(ThreadStage):
                 self._failed(f"{process.service} {process.instance}", error)
 
     def _explain_process(
-        self, parts: Parts, wanted: Wanted, rows: NDArray[np.int64], recorded: Happened, stored: Stored | None
+        self, parts: Parts, wanted: Wanted, rows: NDArray[np.int64], recorded: Happened, judges: Judges
     ) -> None:
         keys = np.asarray(recorded.requests["key"])
         asked = np.array([wanted["key"][row] for row in rows], np.uint64)
@@ -231,15 +247,18 @@ class Explainer(ThreadStage):
         there = keys[place] == asked
         place, rows = place[there], rows[there]
         requests: Columns = {**recorded.requests, "wanted": np.isin(np.arange(len(keys)), place)}
+        laws = judges.laws
         explained = explain_process(
             requests,
             recorded.phases,
             recorded.steps,
             kv_events=recorded.copies,
             limits=recorded.limits,
-            reference=stored.model if stored else None,
+            reference=laws.own,
+            sister=laws.sister,
+            version=laws.version,
         )
-        parts.put(rows, explained, place, stored.at_s if stored else 0)
+        parts.put(rows, explained, place, judges)
 
     def _failed(self, process: str, error: Exception) -> None:
         """Count a process whose rows make no sense to the algorithm."""
@@ -248,9 +267,25 @@ class Explainer(ThreadStage):
             logger.warning("requests of the process %s cannot be explained", process, exc_info=error)
 
 
-def _first(ripe: Sequence[tuple[Segment, Ripe]]) -> Sequence[tuple[Segment, Ripe]]:
+def _kind(wanted: Wanted, rows: NDArray[np.int64]) -> Kind:
+    """The kind of a process, by most of its rows."""
+    first = int(rows[0])
+    (variant, model), _ = Counter((wanted["variant"][row], wanted["model"][row]) for row in rows).most_common(1)[0]
+    return Kind(wanted["service"][first], variant, model, wanted["process_tenant"][first])
+
+
+def _lacking(wanted: Wanted, parts: Parts) -> dict[str, Lacking]:
+    """What each segment lacked for an explanation step by step."""
+    steps: dict[str, set[int]] = {}
+    for row in parts.lacking(_OF_STEPS):
+        steps.setdefault(wanted["segment"][row], set()).add(wanted["process"][row])
+    law = {wanted["segment"][row] for row in parts.lacking(_OF_LAW)}
+    return {name: Lacking(frozenset(steps.get(name, ())), name in law) for name in steps.keys() | law}
+
+
+def _first(ripe: Sequence[Segment]) -> Sequence[Segment]:
     """The first segments, with so many requests as are explained together."""
-    total = np.cumsum([segment.requests for segment, _ in ripe])
+    total = np.cumsum([segment.requests for segment in ripe])
     return ripe[: max(1, int(np.searchsorted(total, _MOST_REQUESTS, "right")))]
 
 

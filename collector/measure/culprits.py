@@ -11,7 +11,7 @@ import numpy as np
 
 from collector.causes.culprits import culprits_of
 from collector.causes.names import PARTS
-from collector.explainer.models import References
+from collector.explainer.models import References, kind_of
 from collector.explainer.reading import Process, happened, with_more
 from collector.measure.explained import Rows, of_causes
 from collector.measure.explanation import Culprit, Exemplar
@@ -85,9 +85,13 @@ def of_processes(lost: Mapping[int, float], names: Mapping[int, Served], cause: 
     No process is to blame for its requests' work, but its variant may be.
     """
     titles = {key: names[key].process.title for key in lost if key in names and cause not in _OF_NO_PROCESS}
-    of_service = {(one.process.service, one.variant) for one in names.values()}
-    several = {service for service, n in Counter(service for service, _ in of_service).items() if n > 1}
-    variants = {key: names[key].variant for key in lost if key in names and names[key].process.service in several}
+    of_service = {(one.process.service, one.process.process_tenant, one.variant) for one in names.values()}
+    several = {service for service, n in Counter(one[:2] for one in of_service).items() if n > 1}
+    variants = {
+        key: one.variant
+        for key in lost
+        if (one := names.get(key)) and (one.process.service, one.process.process_tenant) in several
+    }
     return [*_by("process", lost, titles), *_by("variant", lost, variants)]
 
 
@@ -190,9 +194,9 @@ def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], l
     if reader.tenant:
         return {}
     reference = References(reader.queries, [row["service"]], row["ended_ns"] // SECOND_NS)
-    judge = reference.of(row["process_key"], row["service"], row["variant"])
+    judges = reference.of(row["process_key"], kind_of(row))
     process = Process(row["process_key"], row["service"], row["instance"], row["began_ns"], row["ended_ns"])
-    [(_, there)] = happened(reader.queries, [process if judge else with_more(process, 1)])
+    [(_, there)] = happened(reader.queries, [process if judges.own else with_more(process, 1)])
     keys, ends = (np.asarray(there.requests[name]).tolist() for name in ("key", "end"))
     if row["request_key"] not in keys:
         return {}
@@ -202,7 +206,8 @@ def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], l
         there.phases,
         there.steps,
         kv_events=there.copies,
-        reference=judge.model if judge else None,
+        reference=judges.laws.own,
+        sister=judges.laws.sister,
     )
     ids = [(end_ns, key & 0xFFFFFFFF) for end_ns, key in zip(ends, keys, strict=True)]
     worst = {delay: culprits[:_MOST] for delay, culprits in by_delay.items()}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from collector.causes.columns import Bools, Columns, Floats
-from collector.causes.model import StepModel
+from collector.causes.judge import Laws
 from collector.causes.names import PARTS
 from collector.causes.replay import KV, LEAVABLE, attainment_of, replay
 from collector.causes.simulate import Scheduling
-from collector.explainer.models import References
+from collector.explainer.models import References, kind_of
 from collector.explainer.reading import Happened, Process, happened
 from collector.measure.explained import Array, has_ended_ok, marks, of_ids, read_chosen
 from collector.measure.explanation import HIDDEN_FROM, Culprit, ReplayOut, WithoutOut
@@ -43,7 +43,7 @@ class _Served:
 
     recorded: Happened
     scheduling: Scheduling
-    reference: StepModel | None
+    laws: Laws
     place: np.ndarray[tuple[int], np.dtype[np.int64]]
     """Of each of its requests, the place among those that are asked about; -1: it only ran beside them."""
     wanted: Bools
@@ -126,7 +126,8 @@ class Replays:
                 one.recorded.steps,
                 scheduling=one.scheduling,
                 kv_events=one.recorded.copies,
-                reference=one.reference,
+                reference=one.laws.own,
+                sister=one.laws.sister,
                 without=causes,
                 left_out=np.isin(_marks(one.recorded.requests), gone),
             )
@@ -188,16 +189,15 @@ def read_replays(reader: Reader, population: Window, promise: Promise) -> Replay
         for row in rows
     ]
     references = References(reader.queries, [row["service"] for row in rows], start_ns // SECOND_NS)
-    variants: Mapping[int, str] = {row["process"]: row["variant"] for row in rows}
+    kinds = {row["process"]: kind_of(row) for row in rows}
     served, silent = [], []
     for process, there in happened(reader.queries, processes):
         if there.scheduling is None:
             silent.append(process.instance)
             continue
         place = _places(there.requests, chosen)
-        stored = references.of(process.key, process.service, variants[process.key])
-        model = stored.model if stored else None
-        served.append(_Served(there, there.scheduling, model, place, place >= 0))
+        laws = references.of(process.key, kinds[process.key]).laws
+        served.append(_Served(there, there.scheduling, laws, place, place >= 0))
     if not served:
         return f"the engine has not told its limits: {', '.join(silent[:3])}"
     known = marks(chosen["end_ns"], chosen["key"])

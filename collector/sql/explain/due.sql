@@ -5,7 +5,7 @@ SELECT
     toUnixTimestamp64Nano(max(end)) AS last_end_ns, dateDiff('second', max(end), now64(9, 'UTC')) AS ended_ago_s,
     toUnixTimestamp(min(ingested_at)) AS first_s, toUnixTimestamp(max(ingested_at)) AS last_s,
     dateDiff('second', max(ingested_at), now64(3, 'UTC')) AS age_s,
-    count() AS requests
+    toUnixTimestamp64Nano(min(start)) AS start_ns, count() AS requests
 FROM requests
 WHERE ingested_at >= toDateTime64(since, 3, 'UTC') AND segment NOT IN (SELECT segment FROM explained_segments WHERE explained_at >= since)
 GROUP BY segment, service, instance, process_tenant

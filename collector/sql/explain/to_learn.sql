@@ -6,6 +6,6 @@ FROM steps
 WHERE steps.start >= toDateTime({since_s:Int64}, 'UTC') AND steps.start < toDateTime({until_s:Int64}, 'UTC')
 GROUP BY process, service, instance, process_tenant, at_s
 HAVING (process, at_s) NOT IN
-    (SELECT $parts.process_key, toUnixTimestamp(at) FROM step_models WHERE at >= toDateTime({since_s:Int64}, 'UTC'))
+    (SELECT $parts.process_key, toUnixTimestamp(at) FROM step_models WHERE at >= toDateTime({since_s:Int64}, 'UTC') AND version >= {version:UInt32})
 ORDER BY at_s, process
 LIMIT {limit:UInt32}

@@ -1,6 +1,7 @@
--- The engine processes of requests, those with most first, with their engine and variant.
+-- The engine processes of requests, those with most first, with their engine, variant and the model that most asked for.
 SELECT
-    $parts.process, $parts.process_key AS process, argMax(engine, end) AS engine, argMax(variant, end) AS variant, count() AS n
+    $parts.process, $parts.process_key AS process, argMax(engine, end) AS engine, argMax(variant, end) AS variant,
+    topK(1)(model)[1] AS model, count() AS n
 FROM requests
 WHERE $parts.ended_in_window AND $filter AND vantage = 'server'
 GROUP BY $parts.process, process

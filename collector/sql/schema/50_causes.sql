@@ -46,6 +46,8 @@ CREATE TABLE IF NOT EXISTS causes
     ttft_drift_us         UInt32 CODEC(T64, ZSTD),
     ttft_stall_us         UInt32 CODEC(T64, ZSTD),
     ttft_gap_us           UInt32 CODEC(T64, ZSTD),
+    ttft_slower_us        UInt32 CODEC(T64, ZSTD),
+    ttft_drafts_us        UInt32 CODEC(T64, ZSTD),
     ttft_unexplained_us   UInt32 CODEC(T64, ZSTD),
     -- After the first token. All of them add up to e2e_us.
     rest_cold_start_us    UInt32 CODEC(T64, ZSTD),
@@ -64,11 +66,24 @@ CREATE TABLE IF NOT EXISTS causes
     rest_drift_us         UInt32 CODEC(T64, ZSTD),
     rest_stall_us         UInt32 CODEC(T64, ZSTD),
     rest_gap_us           UInt32 CODEC(T64, ZSTD),
+    rest_slower_us        UInt32 CODEC(T64, ZSTD),
+    rest_drafts_us        UInt32 CODEC(T64, ZSTD),
     rest_unexplained_us   UInt32 CODEC(T64, ZSTD),
 
-    inflicted_us      UInt32                  CODEC(T64, ZSTD),     -- how long its prompt made others wait, summed over them; 1 % exact; 4294967295: not known
+    inflicted_us      Nullable(UInt32)        CODEC(T64, ZSTD),     -- how long its prompt made others wait, summed over them; 1 % exact; NULL: not known
     error_permille    UInt16                  CODEC(T64, ZSTD),     -- one standard deviation of its parts by the model's, of E2E; 65534 is that or more, 65535 not known
     level             Enum8('none' = 0, 'phases' = 1, 'estimated' = 2, 'steps' = 3) CODEC(ZSTD), -- how far it is explained
+    -- Why it is not explained step by step (collector/causes/reasons.py), with the number that fell short, and the steps there were.
+    reason            Enum8('none' = 0, 'client' = 1, 'failed' = 2, 'no_phases' = 3, 'no_steps' = 4, 'few_steps' = 5,
+        'scatter' = 6, 'fit' = 7, 'outliers' = 8, 'steps_missing' = 9, 'steps_late' = 10) CODEC(ZSTD),
+    reason_share      Nullable(Float32)       CODEC(ZSTD),
+    reason_steps      Nullable(UInt32)        CODEC(T64, ZSTD),
+    -- Its process takes `slower_by` times as long for the same work as another variant of its service, as itself earlier, or as a sister.
+    slower_than       Enum8('none' = 0, 'version' = 1, 'earlier' = 2, 'sister' = 3) CODEC(ZSTD),
+    slower_name       LowCardinality(String)  CODEC(ZSTD),          -- that variant, the begin of that time (RFC 3339), or that instance
+    slower_by         Nullable(Float32)       CODEC(ZSTD),
+    slower_low        Nullable(Float32)       CODEC(ZSTD),          -- 95 of 100 times it lies between this and the next
+    slower_high       Nullable(Float32)       CODEC(ZSTD),
     model_at          DateTime('UTC')         CODEC(Delta, ZSTD),   -- `at` of the row of step_models that judged its steps; 1970: none
     version           UInt32                  CODEC(Delta, ZSTD),
 
@@ -99,6 +114,7 @@ CREATE TABLE IF NOT EXISTS step_models
     instance          LowCardinality(String),
     process_tenant    LowCardinality(String),
     variant           LowCardinality(String),
+    model             LowCardinality(String),                       -- of most of its requests
     start_ns          Int64                   CODEC(Delta, ZSTD),   -- of the first step that it knows
     end_ns            Int64                   CODEC(Delta, ZSTD),   -- of the last one
     n                 Float64                 CODEC(ZSTD),          -- steps that it knows; older ones count less
@@ -109,8 +125,10 @@ CREATE TABLE IF NOT EXISTS step_models
     xty               Array(Float64)          CODEC(ZSTD),
     cells             Map(UInt16, Float64)    CODEC(ZSTD),          -- calibration by amount of work
     cell_steps        Map(UInt16, Float64)    CODEC(ZSTD),
-    most_prompt_tokens Float64                CODEC(ZSTD),          -- in one step
-    most_sequences    Float64                 CODEC(ZSTD),
+    most              Array(Float64)          CODEC(ZSTD),          -- of each feature in one step: beyond, the law was not seen to hold
+    anchor            Array(Float64)          CODEC(ZSTD),          -- the fastest coefficients that it had, of a week
+    anchor_ns         Int64                   CODEC(Delta, ZSTD),   -- when it had them
+    tokens_a_step     Float64                 CODEC(ZSTD),          -- of a decoding sequence: more than 1 where drafts are accepted
     gap_ns            Float64                 CODEC(ZSTD),          -- the longest ordinary gap between two steps
     refused           UInt32                  CODEC(ZSTD),          -- rows in a row that learned nothing, because most steps differed
     version           UInt32                  CODEC(ZSTD)

@@ -1,11 +1,14 @@
 """Parts of requests: they add up to the latencies whatever is known, and are true where steps tell them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from collector.causes.explain import UNKNOWN_US, explain_process
 from collector.causes.learn import learn
 from collector.causes.names import PARTS
+from collector.causes.reasons import REASONS
 from tests.support.simulated_engine import EPOCH, MS, Law, chats, run
 
 T = EPOCH
@@ -96,3 +99,41 @@ def test_a_prompt_inflicts_what_its_attention_takes_too():
     assert long.sum() > 50
     assert np.median(np.abs(explained.inflicted_us[long] * 1e3 / found.inflicted()[long] - 1)) < 0.02
     assert explained.inflicted_us.sum() * 1e3 == pytest.approx(found.inflicted().sum(), rel=0.02)
+
+
+def why(run, *, steps=None, requests=None, phases=None, reference=None):
+    """The reasons of a run whose tables are changed: what they are, the share, and the steps, of the last request."""
+    tables = (requests or run.requests, run.phases if phases is None else phases, run.steps if steps is None else steps)
+    explained = explain_process(*tables, reference=reference)
+    return REASONS[explained.reason[-1]], explained.reason_share[-1], explained.reason_steps[-1]
+
+
+def those(table, kept):
+    return {name: np.asarray(column)[kept] for name, column in table.items()}
+
+
+def test_each_request_that_is_not_explained_by_steps_says_why(ordinary, reference):
+    steps = {name: np.array(column) for name, column in ordinary.steps.items()}
+    count = len(steps["start"])
+    rng = np.random.default_rng(4)
+    assert why(ordinary)[0] == "none"
+    assert why(ordinary, phases={}) == (
+        "no_phases",
+        pytest.approx(np.nan, nan_ok=True),
+        pytest.approx(np.nan, nan_ok=True),
+    )
+    for judged_by in (None, reference):
+        assert why(ordinary, steps={}, reference=judged_by)[::2] == ("no_steps", 0)
+    assert why(ordinary, steps=those(steps, slice(0, 49)))[::2] == ("few_steps", 49)
+    noisy = steps | {"duration_ns": (steps["duration_ns"] * rng.uniform(0.1, 1.0, count)).astype(np.int64)}
+    name, sigma, used = why(ordinary, steps=noisy)
+    assert (name, used) == ("scatter", count)
+    assert sigma > 0.3
+    assert why(ordinary, reference=replace(reference, r2=0.4, sigma=0.2)) == ("fit", 0.4, reference.n)
+    untold = those(steps, slice(0, 60)) | {"decode_tokens": [np.nan] * 20 + steps["decode_tokens"][:40].tolist()}
+    assert why(ordinary, steps=untold | {"prefill_tokens": untold["decode_tokens"]})[::2] == ("few_steps", 40)
+    last = ordinary.requests["start"][-1] + (ordinary.requests["end"][-1] - ordinary.requests["start"][-1]) // 4
+    name, share, used = why(ordinary, steps=those(steps, steps["start"] < last), reference=reference)
+    assert (name, used) == ("steps_late", (steps["start"] < last).sum())
+    assert share == pytest.approx(0.25, abs=0.1)
+    assert why(ordinary, steps=those(steps, steps["start"] > last), reference=reference)[0] == "steps_missing"

@@ -34,7 +34,7 @@ def test_a_faster_device_is_no_fault(reference):
 
 
 def test_beyond_the_longest_prompt_that_is_known_an_excess_is_unexplained(reference):
-    assert reference.most_prompt_tokens <= 512
+    assert reference.most_of("prompt_tokens") <= 512
     longer = Load([S, S + 10 * MS], [[1] * 10, [2] * 1900], [200, 5])
     for law, within in ((Law(), 0.0), (Law(attention=30.0), 0.03)):
         found = run(longer, law=law, budget=2048)
@@ -46,7 +46,7 @@ def test_beyond_the_longest_prompt_that_is_known_an_excess_is_unexplained(refere
 def test_many_sequences_more_than_known_are_still_judged(reference):
     crowd = Load([S + i * 20 * MS for i in range(60)], [[i + 1] * 20 for i in range(60)], [120] * 60)
     usual = run(crowd, max_seqs=64)
-    assert max(len(step.decoding) for step in usual.truth) > 1.5 * reference.most_sequences
+    assert max(len(step.decoding) for step in usual.truth) > 1.5 * reference.most_of("sequences")
     frozen = run(crowd, max_seqs=64, faults=Faults(freezes=((2 * S, 400 * MS),)))
     quiet, found = (explain_process(*one.tables, reference=reference) for one in (usual, frozen))
     assert seconds(quiet, "drift", "stall") < 0.01 * seconds(quiet, *PARTS)

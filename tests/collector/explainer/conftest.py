@@ -12,7 +12,7 @@ from tests.collector.rows import SECOND
 from tests.support.simulated_engine import chats, run
 from tests.support.stored_run import StoredRun
 
-AT_ONCE = Waits(soon_s=0.0, patience_s=0.0, late_s=0.0, others_s=0.0)
+AT_ONCE = Waits(soon_s=0.0, patience_s=0.0, late_s=0.0, law_s=(), others_s=0.0)
 LATENCIES = ("ttft_us", "tpot_us", "e2e_us")
 
 

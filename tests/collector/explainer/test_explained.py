@@ -9,11 +9,15 @@ from collector.causes.columns import Limits
 from collector.causes.explain import UNKNOWN_US, explain_process
 from collector.causes.learn import learn
 from collector.causes.names import PARTS
+from collector.explainer.models import VERSION, References, kind_of
 from collector.explainer.rows import rounded
 from collector.explainer.stage import Explainer
 from tests.collector.explainer.conftest import AT_ONCE
 from tests.collector.rows import SECOND
 from tests.support.simulated_engine import Faults, chats, run
+
+AT = 1_700_000_400
+"""The begin of ten minutes, unix seconds."""
 
 
 def seconds(rows, cause):
@@ -71,7 +75,8 @@ def test_time_that_a_fault_added_is_found_by_a_reference_of_the_service(traffic,
         "instance": "i-0",
         "process_tenant": "",
         "variant": "baseline",
-        "version": 1,
+        "model": "m",
+        "version": VERSION,
     }
     traffic(frozen)
     end_s = rows.store.query("SELECT toUnixTimestamp(min(end)) FROM requests").result_rows[0][0]
@@ -82,17 +87,34 @@ def test_time_that_a_fault_added_is_found_by_a_reference_of_the_service(traffic,
     assert seconds(found, "stall") == pytest.approx(frozen.faulty().sum() / 1e9, rel=0.05)
 
 
-@pytest.mark.parametrize(("variant", "periods_ago"), [("int8", 1), ("baseline", 0)], ids=["variant", "same period"])
-def test_a_model_of_another_variant_or_of_the_same_time_judges_nothing(
-    traffic, explainer, explained, rows, simulated, variant, periods_ago
+@pytest.mark.parametrize(
+    ("of_model", "of_requests", "judges"),
+    [
+        ({}, {}, True),
+        ({"variant": "int8"}, {}, False),
+        ({"model": "another"}, {}, False),
+        ({"process_tenant": "bolt"}, {}, False),
+        ({"process_tenant": "bolt"}, {"process_tenant": "acme"}, False),
+        ({"process_tenant": "acme"}, {"process_tenant": "acme"}, True),
+        ({}, {"process_tenant": "acme"}, True),
+    ],
+)
+def test_only_a_law_of_the_same_model_variant_and_tenant_judges_another_process(
+    rows, simulated, of_model, of_requests, judges
 ):
-    model = learn(*simulated.tables, former=None)
-    named = {"service": "engine", "instance": "i-1", "process_tenant": "", "variant": variant, "version": 1}
-    traffic()
-    end_s = rows.store.query("SELECT toUnixTimestamp(min(end)) FROM requests").result_rows[0][0]
-    rows.insert("step_models", [{**named, "at": (end_s // 600 - periods_ago) * 600, **model.row()}])
-    explainer.run_once()
-    assert {(row.level, row.model_at.timestamp()) for row in explained()} == {("steps", 0)}
+    """One tenant's process may be judged by one that serves everybody, and not the other way round."""
+    of_process = {"service": "engine", "variant": "baseline", "model": "m", "process_tenant": ""}
+    row = of_process | {"instance": "i-0", "version": VERSION, "at": AT} | of_model
+    rows.insert("step_models", [{**row, **learn(*simulated.tables, former=None).row()}])
+    found = References(rows.store, ["engine"], AT + 600).of(1, kind_of(of_process | of_requests))
+    assert (found.at_s, found.own) == (AT if judges else 0, None)
+    assert (found.version is not None) == ("variant" in of_model)
+
+
+def test_a_process_is_judged_by_a_law_of_another_version_of_the_explainer_no_more(rows, simulated):
+    row = {"service": "engine", "variant": "v", "model": "m", "process_tenant": "", "instance": "i-0", "at": AT}
+    rows.insert("step_models", [{**row, "version": VERSION - 1, **learn(*simulated.tables, former=None).row()}])
+    assert References(rows.store, ["engine"], AT + 600).of(1, kind_of(row)).sister is None
 
 
 def test_requests_of_other_processes_are_apart(traffic, explainer, explained, latencies):
@@ -143,7 +165,7 @@ def test_a_request_with_unknown_numbers_is_explained_too(rows, explainer, explai
     assert {row.first_token for row in explained()} == {"none", "unknown"}
     for row in explained():
         assert row.ttft_unexplained_us == row.e2e_us == request["e2e_ns"] // 1000 == none["e2e_ns"] // 1000
-        assert (row.level, row.inflicted_us, row.error_us) == ("none", UNKNOWN_US, None)
+        assert (row.level, row.reason, row.inflicted_us, row.error_us) == ("none", "no_phases", None, None)
     assert {row.ttft_us for row in explained()} == {0, UNKNOWN_US}
 
 
@@ -160,14 +182,14 @@ def test_a_model_is_learned_once_from_ten_minutes_that_have_been_over_for_two(tr
     stage = Explainer(rows.store, status, waits=AT_ONCE, clock=lambda: clock[0])
     period_end_s = clock[0] // 600 * 600 - 600
     traffic(ago_s=clock[0] - period_end_s + 60)
-    columns = "service, instance, variant, n, r2 > 0.5, toUnixTimestamp(at)"
+    columns = "service, instance, variant, model, n, r2 > 0.5, toUnixTimestamp(at)"
     found = []
     for after_s in (119, 120, 130):
         clock[0] = period_end_s + after_s
         stage.run_once()
         found.append(rows.store.query(f"SELECT {columns} FROM step_models").result_rows)
     steps = rows.store.query("SELECT count() FROM steps").result_rows[0][0]
-    learned = ("engine", "i-1", "baseline", steps, 1, period_end_s - 600)
+    learned = ("engine", "i-1", "baseline", "m", steps, 1, period_end_s - 600)
     assert found == [[], [learned], [learned]]
 
 
@@ -192,11 +214,11 @@ def test_limits_are_those_of_the_last_start_of_the_process(traffic, explainer, r
 
 def test_parts_keep_their_sums_when_they_are_rounded():
     rng = np.random.default_rng(1)
-    parts = (10 ** (rng.random((500, 17)) * 9)).astype(np.int64) * (rng.random((500, 17)) > 0.5)
+    parts = (10 ** (rng.random((500, 19)) * 9)).astype(np.int64) * (rng.random((500, 19)) > 0.5)
     found = rounded(parts, 10)
     assert (found.sum(1) == parts.sum(1)).all()
     assert (found >= 0).all()
-    others = np.arange(17) != parts.argmax(1)[:, None]
+    others = np.arange(19) != parts.argmax(1)[:, None]
     assert (np.abs(found - parts)[others] <= parts[others] / 512).all()
     assert rounded(np.array([[1003, 70000]]), 8).tolist() == [[1000, 70003]]
     assert rounded(np.array([[1000, 70000], [0, 0]]), 8).tolist() == [[1000, 70000], [0, 0]]

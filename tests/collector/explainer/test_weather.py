@@ -2,7 +2,9 @@
 
 import threading
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from collector.causes.explain import explain_process
@@ -22,6 +24,10 @@ PATIENT = Waits(soon_s=3600.0, patience_s=3600.0)
 def levels(rows):
     sql = "SELECT level, count() FROM causes FINAL GROUP BY level ORDER BY level"
     return dict(rows.store.query(sql).result_rows)
+
+
+def lacked(rows):
+    return {reason for (reason,) in rows.store.query("SELECT DISTINCT reason FROM causes FINAL").result_rows}
 
 
 @pytest.mark.parametrize("stored_ago_s", [0, 700])
@@ -72,6 +78,64 @@ def test_steps_that_come_late_replace_what_was_explained_without_them(traffic, r
     assert sum(status.snapshot().requests_explained.values()) == 900
     asked, found = latencies()
     assert found == asked
+
+
+def test_requests_that_came_before_there_was_a_law_are_explained_again(traffic, rows, simulated, status, latencies):
+    """A first request, explained by its 40 steps alone, has a law as soon as others have run behind it."""
+    first = int(np.argsort(simulated.requests["end"])[0])
+    early = replace(simulated, steps={name: column[:40] for name, column in simulated.steps.items()})
+    waits = Waits(soon_s=0.0, patience_s=0.0, late_s=900.0, law_s=(60.0, 300.0))
+    explainer = Explainer(rows.store, status, waits=waits)
+    sent = traffic(
+        early,
+        only=lambda row: row["segment"] == f"s{first}",
+        segments=300,
+        ago_s=400.0,
+        ingested_at=time.time_ns() - 30 * SECOND,
+    )
+    assert explainer.run_once()
+    assert (levels(rows), lacked(rows)) == ({"phases": 1}, {"few_steps"})
+    sent.run = replace(simulated, steps={name: column[40:400] for name, column in simulated.steps.items()})
+    sent.put_steps()
+    explainer.run_once()
+    assert levels(rows) == {"phases": 1}, "not in every round"
+    rows.store.client().command(
+        "ALTER TABLE requests UPDATE ingested_at = ingested_at - INTERVAL 40 SECOND WHERE 1 SETTINGS mutations_sync = 2"
+    )
+    explainer.run_once()
+    assert (levels(rows), lacked(rows)) == ({"steps": 1}, {"none"})
+    assert rows.store.query("SELECT count() FROM explained_segments").result_rows == [(1,)]
+    explainer.run_once()
+    assert sum(status.snapshot().requests_explained.values()) == 2
+
+
+def test_what_never_comes_is_waited_for_until_the_end_of_patience_and_explained_once(traffic, rows, status):
+    explainer = Explainer(rows.store, status, waits=Waits(soon_s=0.0, patience_s=0.0, late_s=20.0))
+    traffic(steps=False, ingested_at=time.time_ns() - 10 * SECOND)
+    for _ in range(2):
+        explainer.run_once()
+    assert rows.store.query("SELECT count() FROM explained_segments").result_rows == [(0,)]
+    rows.store.client().command(
+        "ALTER TABLE requests UPDATE ingested_at = ingested_at - INTERVAL 20 SECOND WHERE 1 SETTINGS mutations_sync = 2"
+    )
+    explainer.run_once()
+    assert rows.store.query("SELECT count() FROM explained_segments").result_rows == [(1,)]
+    assert status.snapshot().requests_explained["estimated"] == 300
+    assert lacked(rows) == {"no_steps"}
+
+
+def test_requests_of_the_past_have_a_law_of_their_past(traffic, rows, status):
+    """The collector has learned from all periods up to now when the rows of two hours ago come."""
+    explainer = Explainer(rows.store, status, waits=AT_ONCE)
+    assert explainer.run_once()
+    for ago_s, segment in ((7200.0, "earlier"), (5400.0, "later")):
+        traffic(ago_s=ago_s, segment=segment)
+    while not explainer.run_once():
+        pass
+    assert levels(rows) == {"steps": 600}
+    judged = "SELECT uniqExact(model_at), min(toUnixTimestamp(model_at)) > 0 FROM causes FINAL"
+    assert rows.store.query(judged).result_rows[0][1] == 1
+    assert rows.store.query("SELECT count() FROM step_models").result_rows[0][0] >= 2
 
 
 def test_coarser_rows_do_not_replace_finer_ones(traffic, explainer, rows, status):

@@ -76,7 +76,7 @@ def test_times_that_no_column_can_hold_are_the_longest_ofmany_requests_too(rows)
 
 
 def test_a_model_has_a_column_for_each_of_its_numbers(rows):
-    named = {"service", "instance", "process_tenant", "variant", "at", "version"}
+    named = {"service", "instance", "process_tenant", "variant", "model", "at", "version"}
     columns = "SELECT name FROM system.columns WHERE database = currentDatabase() AND table = 'step_models'"
     model = StepModel(1, 2, 3.0, 0.1, 0.9, (1.0,), (2.0,), (3.0,))
     assert {name for (name,) in rows.store.query(columns).result_rows} == {*named, *model.row()}
