@@ -56,6 +56,7 @@ def test_requests_that_clients_alone_measured_are_no_fault(traffic, explainer, r
     traffic(vantage="client", steps=steps)
     explainer.run_once()
     assert levels(rows) == {"none": 300}
+    assert rows.store.query("SELECT DISTINCT toString(reason) FROM causes FINAL").result_rows == [("client",)]
     assert status.snapshot().explain_failures == 0
     assert caplog.text == ""
 
