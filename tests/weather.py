@@ -44,7 +44,7 @@ def migration(folder):
     lengths = []
     for round_ in range(6):
         collector = Collector(folder / f"data{round_}", command=True)
-        shutil.copytree(made, collector.data_dir / "store")
+        shutil.copytree(made, collector.data_dir / "store", symlinks=True)
         kills = round_ * 2
         for _ in range(kills):
             collector.start(ready=False)

@@ -57,7 +57,7 @@ def http_app(url: str, host: str) -> App:
         if scope["type"] == "http" and scope["method"] != "POST":
             await _refuse(send, 405, b"this server keeps no session: only POST is answered\n", (b"allow", b"POST"))
         else:
-            await app(scope, receive, send)  # type: ignore[arg-type]  # the same interface in other words
+            await app(scope, receive, send)
 
     return AllowedHosts(posts_only, allowed_names(host))
 
