@@ -16,7 +16,7 @@ import yaml
 from alerts.dashboards import dashboards
 from alerts.engine_packs import packs
 from alerts.generate import generate
-from alerts.links import Links, address
+from alerts.links import Links, address, runbooks
 from alerts.loaded import LoadedRules
 from alerts.openslo import OpenSloError, from_openslo
 from collector.slo.burn import InfeasibleSlo
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--runbook-url",
-        type=_checked(address),
+        type=_checked(runbooks),
         help="address of your runbooks, in place of this project's: `{alert}` in it is the alert's name in lower case; "
         "without that, the name follows behind a `#`",
     )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from collector.slo.burn import load_windows
 from collector.slo.conditions import load_conditions
 from collector.slo.durations import format_duration
 
 _NAME: Final = "{alert}"
+_PAGE: Final = r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[\w.~!$&()*+,;=:@%/-]*)?"
+_ADDRESS: Final = re.compile(_PAGE)
+_RUNBOOKS: Final = re.compile(_PAGE + r"([?#][\w.~!$&()*+,;=:@%/?#-]*)?")
 _RFC3339: Final = '(. | first | value | toTime).UTC.Format "2006-01-02T15:04:05Z"'
 _TIME: Final = '{{ with printf "time() - %d" | query }}{{ ' + _RFC3339 + " }}{{ end }}"
 """The moment at which Prometheus evaluates the alert, less a number of seconds."""
@@ -112,9 +116,23 @@ def linked(groups: Sequence[Mapping[str, Any]], links: Links) -> list[dict[str, 
 
 
 def address(text: str) -> str:
-    """The address of a page; raises ValueError for one that no browser opens."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.netloc or any(c.isspace() or c in '"{' for c in parts.netloc):
-        msg = f"{text!r} is not an address: write it with http:// or https:// and a host"
+    """The address of a page without a query; raises ValueError for another text.
+
+    It stands in annotations, which Prometheus expands as templates and receivers show: no braces, no user.
+    """
+    return _checked(text, _ADDRESS.fullmatch(text))
+
+
+def runbooks(text: str) -> str:
+    """The address of runbooks, which may have a query, a fragment and `{alert}`; raises ValueError for another text."""
+    return _checked(text, _RUNBOOKS.fullmatch(text.replace(_NAME, "")))
+
+
+def _checked(text: str, match: re.Match[str] | None) -> str:
+    if not match:
+        msg = (
+            f"{text!r} is not an address: write it with http:// or https:// and a host, without a user, a template or "
+            "spaces"
+        )
         raise ValueError(msg)
     return text

@@ -11,7 +11,7 @@ import sys
 from collector.service import Service
 from collector.settings import load_settings
 from collector.store.errors import StoreError
-from tokentrail.shared import open_files, private_files
+from tokentrail.shared import log_lines, open_files, private_files
 from tokentrail.shared.folders import of_a_collector
 
 logger = logging.getLogger("collector")
@@ -25,7 +25,7 @@ _LEAST_FILES = 256
 def main(arguments: list[str]) -> int:
     """Run until SIGTERM or SIGINT; the exit status is 1 when it cannot start."""
     settings = load_settings(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    log_lines.begin()
     # They warn of each call that fails, some with a traceback. The caller logs the failure, or answers with it.
     for library in ("clickhouse_connect", "urllib3"):
         logging.getLogger(library).setLevel(logging.ERROR)

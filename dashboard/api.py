@@ -84,7 +84,11 @@ def _fetched(base: str, key: str | None, query: Query) -> dict[str, Any] | Probl
 
 def fetch(query: Query) -> dict[str, Any] | Problem:
     """The answer to a query. Sessions with one key that ask the same within `CACHE_S` seconds share it."""
-    return _fetched(api_url(), login.key(), query)
+    try:
+        key = login.key()
+    except PermissionError as error:
+        return Problem("You have no key here", str(error), HTTPStatus.FORBIDDEN)
+    return _fetched(api_url(), key, query)
 
 
 @st.cache_data(ttl=LABELS_S, max_entries=50, show_spinner=False)
@@ -107,7 +111,7 @@ def fetch_seldom(query: Query) -> dict[str, Any]:
     """A list that a filter offers: an answer is used for `LABELS_S` seconds. A Problem gives nothing."""
     try:
         return _found(api_url(), login.key(), query)
-    except _Unanswered:
+    except (_Unanswered, PermissionError):
         return {}
 
 
@@ -120,7 +124,7 @@ def fetch_kept(query: Query) -> dict[str, Any]:
     """What is over and changes no more: an answer is used for `HISTORY_S` seconds. A Problem gives nothing."""
     try:
         return _kept(api_url(), login.key(), query)
-    except _Unanswered:
+    except (_Unanswered, PermissionError):
         return {}
 
 
@@ -178,7 +182,7 @@ def _refusal(status: int, body: Any) -> Problem:
     if not isinstance(body, dict):
         body = {}
     errors = [f"{e.get('field')}: {e.get('detail')}" for e in body.get("errors") or [] if isinstance(e, dict)]
-    if status == HTTPStatus.UNAUTHORIZED and login.key():
+    if status == HTTPStatus.UNAUTHORIZED and login.is_asked():
         told = f"The key that {login.VARIABLE} gives you is wrong, revoked or has expired."
         return Problem("The collector does not know your key", told, status)
     if status == HTTPStatus.UNAUTHORIZED and os.environ.get(KEY, "").strip():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -22,7 +21,7 @@ from instrumented_engine.server.service import Service
 from instrumented_engine.settings import Settings
 from instrumented_engine.startup import load
 from tokentrail import Trail, semconv
-from tokentrail.shared import open_files
+from tokentrail.shared import log_lines, open_files
 from tokentrail.shared.folders import words_of
 
 OTHER_FILES = 256
@@ -53,7 +52,7 @@ class _Server(uvicorn.Server):
 
 def main() -> int:
     """Serve; 0 after a clean stop, 1 if the engine failed, 2 for bad settings or an address that cannot be used."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_lines.begin()
     settings = read_settings(sys.argv[1:])
     if settings is None or (listener := listen(settings.host, settings.port, "--host and --port")) is None:
         return 2

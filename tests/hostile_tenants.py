@@ -1,8 +1,9 @@
 """`python -m tests.hostile_tenants --minutes 10`: two hostile tenants beside a good one, at real collectors with keys.
 
 The good tenant sends the same bytes to two collectors. At one it is alone. At the other, a tenant forges all of its
-engine processes and fails requests under its names, and another one floods it with names. One Prometheus evaluates the
-shipped rules and packs for both. The run fails when an alert, an incident or a number of the good tenant differs.
+engine processes, fails requests under its names, and has run quicker engines under the name of its service for longer
+than a law of steps is learned from; another one floods it with names. One Prometheus evaluates the shipped rules and
+packs for both. The run fails when an alert, an incident, an explanation or a number of the good tenant differs.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import httpx
@@ -22,7 +24,7 @@ from alerts.engine_packs import packs
 from alerts.generate import generate
 from collector.slo.model import load_slos
 from tests.alerts.test_prometheus import free_port
-from tests.hostile_traffic import GOOD, Flood, Forger, GoodTenant
+from tests.hostile_traffic import GOOD, LAWS, Flood, Forger, GoodTenant
 from tests.support.collector import PROTOBUF, Collector
 from tests.support.keys import add_key
 
@@ -39,6 +41,14 @@ QUERIES = (
     "requests?limit=1000&status=in_flight", "timeseries?metric=ttft&step=10s", "timeseries?metric=requests&step=10s",
 )  # fmt: skip
 """What the good tenant asks with a key of its own."""
+EXPLAINED = (
+    "explain", "explain?slo=each", "explain?metric=ttft&quantile=0.9", "verdict", "differences", "differences?slo=each",
+    "requests?limit=1000&explained=true",
+)  # fmt: skip
+"""What it asks of causes. `/requests/{id}` of some requests comes to it."""
+PAST_S = 1500
+"""Two whole periods of ten minutes, in each of which a law is learned."""
+_OF_A_LAW_S = 30.0
 OF_PROCESSES = {"kv": "engines", "engines": "engines", "cold_starts": "cold_starts", "samples": "processes",
                 "samples/latencies": "latencies", "incidents": "incidents"}  # fmt: skip
 """What an admin asks, and the list in which the good tenant's processes are."""
@@ -48,7 +58,11 @@ OF_THE_MOMENT = re.compile(
 """Metrics that depend on when a collector looked, or explained: the API answers for the same moment."""
 
 
+_BURNS = {"burn", "short_burn", "long_burn", "peak_burn"}
+_BURNED = re.compile(r"[\d.]+ (?=times as fast|% good in the last|% of the requests of the last)")
+"""What words tell of a burn rate. It counts what has arrived, and a busy machine takes it later."""
 EQUAL_WITHIN_S = 120.0
+EXPLAINED_WITHIN_S = 300.0
 _SERIES = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -93,6 +107,12 @@ class Side:
         state_s, heard_s, waiting = map(float, values)
         return min(state_s, heard_s) > end_s + 5 and not waiting
 
+    def explanations(self, times, ids):
+        """What the good tenant is answered about causes. (An admin's excess compares with all tenants' requests.)"""
+        asked = [f"{path}{'&' if '?' in path else '?'}{times}" for path in EXPLAINED]
+        asked += [f"requests/{trace_id}" for trace_id in ids]
+        return {path: _without_moments(self.ask(path, self.good)) for path in asked}
+
     def answers(self, times):
         """What the good tenant, and an admin about it, is answered for the same times at every collector."""
         given = {path: self.ask(f"{path}{'&' if '?' in path else '?'}{times}", self.good) for path in QUERIES}
@@ -105,12 +125,13 @@ class Side:
 
 def _without_moments(answer):
     """An answer without the moments at which a collector gave requests up: an incident has ended, or it has not."""
+    if isinstance(answer, str):
+        return _BURNED.sub("", answer)
     if isinstance(answer, list):
         return [_without_moments(one) for one in answer]
     if not isinstance(answer, dict):
         return answer
-    if "burn" in answer:  # a burn rate counts what arrives, and a busy machine takes it later
-        answer = answer | {"burn": None}
+    answer = answer | dict.fromkeys(_BURNS & answer.keys())
     if "cause" in answer and "firing" in answer:
         # The lists of requests begin when they were given up.
         lists = [(one["total"], one["parameters"].get("status")) for one in answer["requests"]]
@@ -184,10 +205,24 @@ def _exposed_differently(sides):
         time.sleep(1.0)
 
 
-def run(seconds, folder, *, rules=True, lost_after_s=15, names=80, tick_s=TICK_S):
+def _explained_differently(sides, times):
+    """The explanations that stay different: one side explains some seconds earlier. And the levels of the requests."""
+    listed = sides[0].ask(f"requests?limit=1000&service={LAWS}&{times}", sides[0].good)["requests"]
+    ids = [request["trace_id"] for request in listed[:: max(1, len(listed) // 20)]]
+    deadline = time.monotonic() + EXPLAINED_WITHIN_S
+    while True:
+        pairs = [*zip(*(side.explanations(times, ids).items() for side in sides), strict=True)]
+        found = [f"{path}: {_first_difference(one, other)}" for (path, one), (_, other) in pairs if one != other]
+        levels = Counter(answer["explained"] and answer["explained"]["level"] for (_, answer), _ in pairs[-len(ids) :])
+        if (not found and None not in levels) or time.monotonic() > deadline:
+            return found, dict(levels)
+        time.sleep(5.0)
+
+
+def run(seconds, folder, *, rules=True, lost_after_s=15, names=80, tick_s=TICK_S, past_s=PAST_S):
     """Send for so long, with `names` new names each `tick_s`; what differs, and a summary of what was compared.
 
-    Without `rules`, alerts are not compared.
+    Without `rules`, alerts are not compared, and without `past_s`, no explanations.
     """
     sides = [Side(folder, cluster, lost_after_s) for cluster in ("alone", "beside")]
     good, forger, flood = GoodTenant(), Forger(), Flood(names)
@@ -197,6 +232,13 @@ def run(seconds, folder, *, rules=True, lost_after_s=15, names=80, tick_s=TICK_S
             side.collector.start()
         if rules:
             prometheus = Prometheus(folder, sides)
+        for bodies in forger.past(past_s):
+            assert sides[1].send("acme", bodies) == {200}
+        end_s = time.monotonic() + (_OF_A_LAW_S if past_s else 0.0)
+        while time.monotonic() < end_s:
+            for side in sides:
+                side.ask("summary", side.good)
+            time.sleep(TICK_S)
         began_s = time.time()
         while (now_s := time.time()) < began_s + seconds:
             bodies = good.bodies(now_s - began_s)
@@ -215,6 +257,8 @@ def run(seconds, folder, *, rules=True, lost_after_s=15, names=80, tick_s=TICK_S
             f"{path}: {_first_difference(*pair)}" for path in seen[0] if differ(pair := [s[path] for s in seen])
         ]
         differences += _exposed_differently(sides)
+        explained, levels = _explained_differently(sides, times) if past_s else ([], {})
+        differences += explained
         if prometheus:
             time.sleep(CLOSE_S)
         fired = [prometheus.fired(side.cluster, began_s) if prometheus else {} for side in sides]
@@ -226,6 +270,7 @@ def run(seconds, folder, *, rules=True, lost_after_s=15, names=80, tick_s=TICK_S
         return differences, {
             "answers": len(seen[0]), "series": len(sides[0].exposed()), "hostile payloads": statuses,
             "requests": seen[0]["summary"]["requests"]["total"],
+            "levels": levels,
             "incidents": sorted({one["cause"] for one in seen[0]["admin: incidents"]}),
             "alerts": sorted({json.loads(labels)["alertname"] for labels in fired[0]}) if prometheus else None,
         }  # fmt: skip

@@ -9,7 +9,9 @@ from tokentrail import semconv
 
 GOOD = "bolt"
 SECOND = 10**9
-HEALTHY, HUNG, DEAD, FULL, SAMPLED = "healthy", "hung", "dead", "full", "sampled"
+HEALTHY, HUNG, DEAD, FULL, SAMPLED, TOLD = "healthy", "hung", "dead", "full", "sampled", "told"
+LAWS = "laws"
+"""The service of the process that tells its steps; the forger's has the same name, and is quicker."""
 ASKED = {"gen_ai.operation.name": "chat", semconv.REQUEST_MODEL: "m"}
 DIES_AFTER_S = 5
 
@@ -60,6 +62,32 @@ class Traffic:
         trace = next(self._traces)
         request.span(semconv.COLD_START_SPAN, trace=trace, start=time.time_ns() - ns, ns=ns, attributes=ASKED, **fields)
 
+    def second(self, request, began_ns, *, speed=1.0):
+        """A chat of 20 tokens in 20 steps from then on; in the ninth, another one's long prompt is computed, too."""
+        at, steps = began_ns, []
+        for i in range(20):
+            prefill, decode = {0: (50, 0), 8: (1000, 1)}.get(i, (0, 2 if 8 < i < 13 else 1))
+            ns = round(speed * MS * (20 + prefill * 0.1) * (1 + 0.001 * (i * 7 % 13)))
+            steps.append((at, at + ns))
+            counts = {semconv.STEP: next(self._steps), semconv.STEP_PREFILL_TOKENS: prefill,
+                      semconv.STEP_DECODE_TOKENS: decode, semconv.STEP_RUNNING: 1 + (8 <= i < 13),
+                      semconv.STEP_WAITING: 0, semconv.STEP_PREEMPTED: 0, semconv.STEP_KV_USED: 10,
+                      semconv.STEP_KV_TOTAL: 100, semconv.STEP_KV_EVICTED: 0}  # fmt: skip
+            trace, number = self.first_trace + 10**10, counts[semconv.STEP]
+            request.span(semconv.STEP_SPAN, trace=trace, span=number, start=at, ns=ns, attributes=counts)
+            at += ns
+        for of, prompt in ((steps, 50), (steps[8:13], 1000)):
+            trace, (start, first), end = next(self._traces), of[0], of[-1][1]
+            own = {semconv.OUTPUT_TOKENS: len(of), semconv.INPUT_TOKENS: prompt, "tokentrail.status": "ok",
+                   semconv.TIME_TO_FIRST_TOKEN: (first - start) / SECOND}  # fmt: skip
+            own |= {f"{semconv.PHASE_TIME_PREFIX}prefill": (first - start) / SECOND}
+            request.span("chat m", trace=trace, start=start, ns=end - start, kind=2, attributes=ASKED | own)
+            for n, (name, begin, until) in enumerate((("prefill", start, first), ("decode", first, end)), 2):
+                phase = {semconv.PHASE_NAME: name}
+                request.span(
+                    semconv.PHASE_SPAN, trace=trace, span=n, parent=1, start=begin, ns=until - begin, attributes=phase
+                )
+
 
 def samples(service, instance, *, running, tokens, usage, **resource):
     """A body of vLLM's metrics, as a sender has them."""
@@ -81,7 +109,9 @@ def together(*requests):
 
 
 class GoodTenant(Traffic):
-    """Five processes: one works, one hangs, one dies, one has a full KV cache, one sends metrics and makes no token."""
+    """Six processes: one works, one hangs, one dies, one has a full KV cache, one sends metrics and makes no token, and
+    the last one tells all of its steps.
+    """
 
     def __init__(self):
         super().__init__()
@@ -104,7 +134,9 @@ class GoodTenant(Traffic):
             for trace in range(3):
                 self.announce(dead, 2 * 10**6 + trace, began_ns=self._began_ns)
         sampled = samples("sampled", SAMPLED, running=3.0, tokens=100.0, usage=0.5)
-        return [together(healthy, hung, dead, full), sampled]
+        told = self.engine(TOLD, LAWS)
+        self.second(told, time.time_ns() - SECOND)
+        return [together(healthy, hung, dead, full, told), sampled]
 
 
 class Forger(Traffic):
@@ -125,9 +157,21 @@ class Forger(Traffic):
         for n in range(20):
             more = {semconv.TENANT: GOOD, "error.type": f"error {n}"}
             self.request(healthy, e2e_s=60, ttft_s=50, failed=True, ahead_s=30, **more)
+        quick = [self.engine(instance, LAWS, **lies) for instance in (TOLD, "quick")]
+        for one in quick:
+            self.second(one, time.time_ns() - SECOND, speed=0.3)
         grown = samples("sampled", SAMPLED, running=0.0, tokens=1000.0 * at_s, usage=0.01, **lies)
         forged = samples("chat", HEALTHY, running=9.0, tokens=1.0, usage=1.0, **lies, **{semconv.SCRAPER: "forged"})
-        return [together(healthy, hung, dead, full), grown, forged]
+        return [together(healthy, hung, dead, full, *quick), grown, forged]
+
+    def past(self, seconds):
+        """Bodies of so long a time, which was over 90 minutes ago: from these steps, a law is learned at once."""
+        began_ns = time.time_ns() - (90 * 60 + seconds) * SECOND
+        for minute in range(0, seconds, 60):
+            quick = self.engine("quick", LAWS)
+            for second in range(minute, min(minute + 60, seconds)):
+                self.second(quick, began_ns + second * SECOND, speed=0.3)
+            yield [together(quick)]
 
 
 class Flood(Traffic):

@@ -1,8 +1,10 @@
 """`python -m tests.power_cuts --rounds 10`: power cuts at random moments under load; root and a loop device.
 
 Four clients send requests with tokens, and send them again until they are acknowledged. After the last cut, each
-acknowledged request and token must be stored once and counted once. `--kind xfs` takes another file system. The exit
-status is 1 when a row is missing or there twice.
+acknowledged request and token must be stored once and counted once. A file system that is cut off may let an fsync
+return that has written nothing, which no power cut does: an answer counts as an acknowledgement when it had been read
+before the cut began, so its fsync had returned. `--kind xfs` takes another file system. The exit status is 1 when a row
+is missing or there twice.
 """
 
 import argparse
@@ -44,19 +46,23 @@ def run(disk, rounds, chance, seed):
     ]
     for client in clients:
         client.start()
+    cuts = []
     try:
         for _ in range(rounds):
             sent = sum(len(client.acknowledged) for client in clients)
             collector.wait_until(lambda sent=sent: sum(len(client.acknowledged) for client in clients) > sent + 20)
             time.sleep(chance.uniform(0.0, 3.0))
+            began = time.monotonic()
             power_cut(collector, disk)
+            cuts.append((began, time.monotonic()))
             collector.start()
     finally:
         for client in clients:
             client.enough.set()
             client.join(120)
     collector.wait_until_stored()
-    acknowledged = set().union(*(client.acknowledged for client in clients))
+    answered = {trace: at for client in clients for trace, at in client.acknowledged.items()}
+    acknowledged = {trace for trace, at in answered.items() if not any(began <= at <= back for began, back in cuts)}
     with suppress(AssertionError):
         collector.wait_until(lambda: counted(collector) >= len(acknowledged), timeout_s=60)
     total = counted(collector)
@@ -67,6 +73,7 @@ def run(disk, rounds, chance, seed):
         "seed": seed,
         "rounds": rounds,
         "acknowledged": len(acknowledged),
+        "answered while it was cut": len(answered) - len(acknowledged),
         "requests doubled": sum(count > 1 for count in requests.values()),
         "requests lost": len(acknowledged - requests.keys()),
         "tokens doubled": sum(count > 1 for count in tokens.values()),
@@ -74,7 +81,7 @@ def run(disk, rounds, chance, seed):
         "counted wrong": total - len(requests),
     }
     print(result)
-    return int(any(result[name] for name in list(result)[3:]))
+    return int(any(result[name] for name in list(result)[4:]))
 
 
 def stored_requests(data_dir):

@@ -14,7 +14,6 @@ import hmac
 import os
 import re
 import secrets
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -25,11 +24,11 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from collector.access.caller import Role
 from collector.access.ownership import Place, placed
-from tokentrail.shared import private_files
+from tokentrail.shared import private_files, regular_files
+from tokentrail.shared.folders import words_of
 
 _PREFIX: Final = "tokentrail"
 _LOCKED_S: Final = 30.0
-_READ: Final = os.O_RDONLY | os.O_NONBLOCK
 _NO_KEY: Final = hashlib.sha256(b"").hexdigest()
 
 TenantName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")]
@@ -110,16 +109,16 @@ def _sha256(secret: str) -> str:
 
 def read_keys(path: Path) -> list[Key]:
     """Read the keys of a file; none when it is missing. Raises `KeyFileError`."""
-    return _read(path, lambda: os.open(path, _READ))
+    return _read(path, lambda: os.open(path, regular_files.OPEN))
 
 
 def _read(path: Path, opened: Callable[[], int]) -> list[Key]:
     try:
-        keys = _File.model_validate_json(_content(path, opened())).keys
+        keys = _File.model_validate_json(regular_files.content(opened())).keys
     except FileNotFoundError:
         return []
     except OSError as error:
-        msg = f"the keys in {path} cannot be read: {error.strerror}"
+        msg = f"the keys in {path} cannot be read: {words_of(error)}"
         raise KeyFileError(msg) from error
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
@@ -129,15 +128,6 @@ def _read(path: Path, opened: Callable[[], int]) -> list[Key]:
         msg = f"{path} has two keys with one id"
         raise KeyFileError(msg)
     return keys
-
-
-def _content(path: Path, descriptor: int) -> bytes:
-    """All of a regular file. Others could be waited for without end: a pipe for its writer."""
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            msg = f"{path} is not a file of keys: it is no regular file"
-            raise KeyFileError(msg)
-        return file.read()
 
 
 @contextmanager

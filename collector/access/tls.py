@@ -14,6 +14,8 @@ import grpc
 
 from collector.access.validity import Validity, read_validity
 from collector.watched_file import Version, file_version
+from tokentrail.shared import regular_files
+from tokentrail.shared.folders import words_of
 
 logger = logging.getLogger(__name__)
 
@@ -89,10 +91,8 @@ class Tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         for file in self._files.all():
-            if file.exists() and not file.is_file():
-                msg = f"{file} is no regular file"  # a pipe would be waited for
-                raise OSError(msg)
-        if b"ENCRYPTED" in self._files.key.read_bytes():  # OpenSSL would ask the terminal, also in a handshake
+            _read(file)  # OpenSSL would wait for a pipe
+        if b"ENCRYPTED" in _read(self._files.key):  # OpenSSL would ask the terminal, also in a handshake
             msg = "the key has a password: write it into a file without one"
             raise OSError(msg)
         context.load_cert_chain(self._files.certificate, self._files.key)
@@ -130,8 +130,8 @@ class Tls:
 
     def _grpc_configuration(self) -> Any:
         files = self._files
-        pair = (files.key.read_bytes(), files.certificate.read_bytes())
-        client_ca = files.client_ca.read_bytes() if files.client_ca else None
+        pair = (_read(files.key), _read(files.certificate))
+        client_ca = _read(files.client_ca) if files.client_ca else None
         return grpc.ssl_server_certificate_configuration([pair], client_ca)
 
     def _read_again(self) -> None:
@@ -160,3 +160,12 @@ class Tls:
         self.is_usable = self.validity is not None
         if problem:
             logger.error("clients refuse the certificate %s: %s", file, problem)
+
+
+def _read(file: Path) -> bytes:
+    """The bytes of one of the files. Raises OSError that names it."""
+    try:
+        return regular_files.read(file)
+    except OSError as error:
+        msg = f"{file}: {words_of(error)}"
+        raise OSError(msg) from error

@@ -15,6 +15,7 @@ from collector.access.caller import Caller
 from collector.api.problems import Problem
 from collector.store.insert import behind_inserts
 
+_OF_PROCESS: Final = "process_tenant IN ('', '{tenant}')"
 TENANT_FILTERS: Final = {
     "requests": "tenant = '{tenant}'",
     "open_requests": "tenant = '{tenant}'",
@@ -22,9 +23,11 @@ TENANT_FILTERS: Final = {
     "spans": "resource['tokentrail.tenant'] = '{tenant}'",
     "held_requests": "tenant = '{tenant}'",
     "held_spans": "tenant = '{tenant}'",
+    **dict.fromkeys(("steps", "kv_events", "cold_starts", "step_models", "samples"), _OF_PROCESS),
 }
-"""Conditions by which the store itself hides the rows of other tenants, in every query. The tables of tokens and phases
-have no tenant: they are read by the ids of requests. Those of engine processes have none either."""
+"""Conditions by which the store itself hides the rows of other tenants, in every query, so that no limit counts them.
+A process of all tenants may have served this one. The tables of tokens and phases have no tenant: they are read by the
+ids of requests."""
 
 
 @dataclass(frozen=True)

@@ -243,9 +243,11 @@ class Explainer(ThreadStage):
     ) -> None:
         keys = np.asarray(recorded.requests["key"])
         asked = np.array([wanted["key"][row] for row in rows], np.uint64)
+        if not len(keys):  # clients alone measured them
+            return
         order = np.argsort(keys, kind="stable")
-        place = order[np.minimum(np.searchsorted(keys, asked, sorter=order), len(keys) - 1)] if len(keys) else order
-        there = keys[place] == asked if len(keys) else np.zeros(len(asked), np.bool_)
+        place = order[np.minimum(np.searchsorted(keys, asked, sorter=order), len(keys) - 1)]
+        there = keys[place] == asked
         place, rows = place[there], rows[there]
         requests: Columns = {**recorded.requests, "wanted": np.isin(np.arange(len(keys)), place)}
         laws = judges.laws

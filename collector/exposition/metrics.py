@@ -342,6 +342,10 @@ EARLY_FORGOTTEN = Metric(
     "tokentrail_collector_early_requests_forgotten_total", "counter",
     "Requests that were counted in flight and forgotten, because there were more than 100,000; their ends count "
     "again.")
+LEFT_OUT_BYTES = Metric(
+    "tokentrail_collector_metrics_left_out_bytes", "gauge",
+    "Bytes of histograms that this page has no room for: beyond 4 MiB of counters and histograms, it has the counters "
+    "alone. The API has all latencies.")
 OVERFLOW = Metric(
     "tokentrail_collector_label_overflow_total", "counter",
     "Requests counted under `other`, by `kind`: `requests` in all labels, `models` in times by phase and cause, "

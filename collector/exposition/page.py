@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -22,6 +23,10 @@ from collector.status import ApiRefusal, IngestStatus, ScrapeResult
 from collector.store.schema import HELD_TABLES, TIME_COLUMNS
 from collector.store.usage import Usage
 
+logger = logging.getLogger(__name__)
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of the counters and histograms, which have a hundred lines for each label set of requests."""
 _END = b"# EOF\n"
 """The last line of a page of OpenMetrics."""
 _KNOWN: Final[Mapping[metrics.Metric, Iterable[str]]] = {
@@ -70,15 +75,29 @@ class MetricsPage:
         self._slo_file = slo_file
         self._tls = tls
         self._texts: dict[str, tuple[list[Family], bytes]] = {}
+        self._left_out_bytes = 0
 
     def text(self, encode: Callable[[Any], bytes], content_type: str) -> bytes:
         """The page in the format of an encoder."""
         counted, gauges = self._live.families
         kept = self._texts.get(content_type)
         if kept is None or kept[0] is not counted:
-            kept = self._texts[content_type] = counted, encode(_Families(counted)).removesuffix(_END)
+            kept = self._texts[content_type] = counted, self._counted(counted, encode)
         self._live.scraped(counted)
         return kept[1] + encode(_Families([*gauges, *self._collector().families()]))
+
+    def _counted(self, families: list[Family], encode: Callable[[Any], bytes]) -> bytes:
+        """The text of counters and histograms; of the counters alone where both are too much for one page."""
+        text = encode(_Families(families)).removesuffix(_END)
+        if len(text) <= MOST_BYTES:
+            self._left_out_bytes = 0
+            return text
+        counters = [family for family in families if family.type != "histogram"]
+        short = encode(_Families(counters)).removesuffix(_END)
+        if not self._left_out_bytes:
+            logger.warning("/metrics leaves out the histograms: its counters have %d bytes with them", len(text))
+        self._left_out_bytes = len(text) - len(short)
+        return short
 
     def _collector(self) -> Series:
         now, series = self._status.snapshot(), Series()
@@ -133,6 +152,7 @@ class MetricsPage:
         if self._tls and (valid := self._tls.validity):
             series.set(metrics.CERTIFICATE_FROM, (), valid.not_before_s)
             series.set(metrics.CERTIFICATE_UNTIL, (), valid.not_after_s)
+        series.set(metrics.LEFT_OUT_BYTES, (), self._left_out_bytes)
         series.set(metrics.READY, (), int(now.ready))
         series.set(metrics.STORE_UP, (), int(self._live.store_up))
         series.set(metrics.STATE_AT, (), self._live.state_at_s)

@@ -40,11 +40,16 @@ def read_arrivals(reader: Reader, window: Window) -> Arrivals:
         if name != "unexplained":
             groups.setdefault(load_causes()[name].group, []).append(name)
     first, rest = (Fragment(f"[{', '.join(_sum(of, names) for names in groups.values())}]") for of in ("ttft", "rest"))
-    owned = Fragment("process_tenant = {own_tenant:String}", {"own_tenant": reader.tenant}) if reader.tenant else TRUE
-    fragments = {"filter": window.filter, "own": owned, "first": first, "rest": rest}
+    fragments = {"filter": window.filter, "own": own_processes(reader), "first": first, "rest": rest}
     rows = part("requests_as_they_came", fragments)
     row = reader.queries.row("differences_arrival", {"rows": rows, "filter": window.filter}, **window.bounds)
     return Arrivals(rows, {name: row[f"of_{name}"] for name in AT_ARRIVAL}, _cause(row, [*groups]))
+
+
+def own_processes(reader: Reader) -> Fragment:
+    """Select the rows of the caller's own processes; a caller of all tenants has all."""
+    own = Fragment("process_tenant = {own_tenant:String}", {"own_tenant": reader.tenant})
+    return own if reader.tenant else TRUE
 
 
 def _sum(of: str, causes: Sequence[str]) -> str:

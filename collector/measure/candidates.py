@@ -15,7 +15,7 @@ import numpy as np
 
 from collector.measure.arrivals import UNKNOWN
 from collector.measure.chance import Bools, Floats
-from collector.measure.telling import Difference, Sides, Table, Trait, chosen, is_significant
+from collector.measure.telling import Difference, Sides, Table, Trait, chosen, is_significant, rank
 from tokentrail.shared.formatting import count as digits
 from tokentrail.shared.formatting import duration, percent
 
@@ -71,7 +71,8 @@ def told(
     the requests by which of some candidates they meet.
     """
     everything = _sides([row for row in rows if row["name"] == "model"])
-    every = [*candidates(rows, edges)]
+    # Of those that the same requests meet one is told: which, its dimension decides, and not how its value is spelled.
+    every = sorted(candidates(rows, edges), key=lambda one: (rank(one.condition), one.condition.dimension))
     best = _best(every, everything)
     tried = len(every) + len(best) * (len(best) - 1) // 2
     if not best:

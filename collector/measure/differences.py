@@ -16,7 +16,15 @@ import numpy as np
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
-from collector.measure.arrivals import AT_ARRIVAL, MOST_REQUESTS, MOST_STEPS, UNKNOWN, Arrivals, read_arrivals
+from collector.measure.arrivals import (
+    AT_ARRIVAL,
+    MOST_REQUESTS,
+    MOST_STEPS,
+    UNKNOWN,
+    Arrivals,
+    own_processes,
+    read_arrivals,
+)
 from collector.measure.candidates import NO_CLASS, SIDES, Candidate, Met, told
 from collector.measure.chance import Ints
 from collector.measure.reader import Reader
@@ -59,7 +67,8 @@ class Differences(Answer):
     """Values and pairs of values that were compared."""
     differences: list[Difference]
     not_asked: list[str]
-    """Dimensions that were not compared: the time has more than 100,000 requests or a million steps."""
+    """Dimensions that were not compared: the time has more than 100,000 requests or a million steps that the caller may
+    see."""
 
 
 def differences(
@@ -70,7 +79,8 @@ def differences(
     Not `whole`: without what costs more, which is what the requests met when they came and what took their time.
     """
     window = replace(window, filter=all_of(window.filter, compared))
-    row = reader.queries.row("differences_edges", {"filter": window.filter}, **window.bounds)
+    fragments = {"filter": window.filter, "visible": reader.tenant_filter, "own": own_processes(reader)}
+    row = reader.queries.row("differences_edges", fragments, **window.bounds)
     whole = whole and row["requests_of_all"] <= MOST_REQUESTS and row["steps_of_all"] <= MOST_STEPS
     arrivals = read_arrivals(reader, window) if whole else Arrivals(part("rows_of_requests", {}), {}, TRUE)
     edges = {name: row[f"of_{name}"] for name in _SIZES if f"of_{name}" in row} | {**arrivals.edges}

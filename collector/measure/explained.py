@@ -96,9 +96,13 @@ def one_in(n: float, most: int) -> int:
 
 
 def read_chosen(reader: Reader, window: Window, promises: Sequence[Promise], every: int) -> Array:
-    """The requests that the window's filter chooses, as the table `requests` has them."""
+    """The requests that the window's filter chooses, as the table `requests` has them, those that ended first first.
+
+    The store's order depends on the rows of others: it would decide which of equal requests an answer names.
+    """
     fragments = {"cell": Cells(promises).fragments["cell"], "filter": window.filter}
-    return reader.queries.array("explain_chosen", fragments, _CHOSEN, **window.bounds, every=every)
+    chosen = reader.queries.array("explain_chosen", fragments, _CHOSEN, **window.bounds, every=every)
+    return chosen[np.lexsort((chosen["key"], chosen["end_ns"]))]
 
 
 def has_ended_ok(chosen: Array) -> Bools:

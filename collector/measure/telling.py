@@ -132,7 +132,7 @@ def chosen(table: Table, counts: Mapping[str, Floats], conditions: Sequence[Trai
     for kind in range(len(_KINDS) + 1):
         for _ in range(_MOST_OF_KIND):
             z = {key: table.conditional(column, known) for key, column in left.items() if kinds[key] == kind}
-            key = max(z, key=lambda key: (round(z[key], 6), -_rank(conditions[key[0]]), -len(key)), default=())
+            key = max(z, key=lambda key: (round(z[key], 6), -rank(conditions[key[0]]), -len(key)), default=())
             if not key or not is_significant(z[key], tried):
                 break
             if kind == 0:  # a variant that is slow under a full KV cache alone is told with the cache
@@ -163,7 +163,7 @@ def chosen(table: Table, counts: Mapping[str, Floats], conditions: Sequence[Trai
     return differences
 
 
-def _rank(condition: Trait) -> int:
+def rank(condition: Trait) -> int:
     """0: the most specific."""
     return _MOST_SPECIFIC.index(condition.dimension) if condition.dimension in _MOST_SPECIFIC else len(_MOST_SPECIFIC)
 

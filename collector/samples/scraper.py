@@ -33,6 +33,7 @@ from collector.samples.targets import Files, StaticTarget, Target
 from collector.status import IngestStatus, ScrapeResult
 from collector.wal.commit import LogUnavailableError
 from tokentrail.semconv import ENGINE, SCRAPER, SERVICE_INSTANCE_ID, SERVICE_NAME
+from tokentrail.shared import regular_files
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +229,7 @@ class Scraper:
     def _token(self) -> str:
         assert self._bearer_file
         try:
-            return self._bearer_file.read_text(encoding="utf-8").strip()
+            return regular_files.read(self._bearer_file).decode().strip()
         except (OSError, UnicodeDecodeError) as error:
             self._note(str(self._bearer_file), str(error))
             raise _ScrapeError(ScrapeResult.BEARER_FILE) from error

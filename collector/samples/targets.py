@@ -14,6 +14,8 @@ from urllib.parse import urlencode, urlsplit
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
+from tokentrail.shared import regular_files
+
 _URL: Final = re.compile(r"(?:(?P<service>[^=/:]+)=)?(?P<dns>dns\+)?(?P<url>https?://\S+)")
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:@?#\[\]]+)(:\d+)?")
 _OWN_LABELS: Final = frozenset({"job", "service", "service_name", "instance", "engine"})
@@ -157,9 +159,6 @@ class Files:
             status = Path(path).stat()
             if status.st_mtime == known[0]:
                 return known
-            if status.st_size > _LARGEST_FILE:
-                msg = f"it is larger than {_LARGEST_FILE} bytes"
-                raise ValueError(msg)
             fresh = status.st_mtime, list(read_file(path))
             self._report(path, "")
             return fresh
@@ -172,7 +171,7 @@ class Files:
 
 def read_file(path: str) -> Iterator[Target]:
     """Read the targets of one file, JSON or YAML; raises OSError, ValueError or YAMLError."""
-    text = Path(path).read_text(encoding="utf-8")
+    text = regular_files.read(path, _LARGEST_FILE).decode()
     if path.endswith(".json"):
         document = json.loads(text, parse_int=str, parse_float=str)
     else:

@@ -23,6 +23,7 @@ from pydantic import (
 
 from collector.slo.durations import parse_duration
 from tokentrail.semconv import LABEL_NAME
+from tokentrail.shared import regular_files
 from tokentrail.shared.folders import words_of
 
 _REPR = Repr()
@@ -249,7 +250,7 @@ _ExactLoader.add_constructor("tag:yaml.org,2002:float", _as_written)
 def load_slos(path: Path) -> tuple[Slo, ...]:
     """The SLOs of a file. Raises SloFileError when it cannot be read or anything in it is wrong."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_ExactLoader)  # noqa: S506 - a SafeLoader
+        content = yaml.load(regular_files.read(path).decode(), Loader=_ExactLoader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{path}: cannot be read: {words_of(error)}"
         raise SloFileError(msg) from error

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
+from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -110,13 +111,15 @@ def frame(name: str, heights: Sequence[int]) -> DeltaGenerator:
 def last_known(name: str, found: Json | Problem, view: View) -> Json | None:
     """The answer; or, when the collector gives none, that of the last time, and a warning. None: there is neither.
 
-    Answers to another selection than that of the page are not shown.
+    Answers to another selection than that of the page are not shown, and none to who may not read any more.
     """
     key, asked = f"last {name}", st.session_state.get("view", view)
     if not isinstance(found, Problem):
         st.session_state[key] = (asked, datetime.now(UTC), found)
         return found
     problem(found)
+    if found.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        st.session_state.pop(key, None)
     of, at, before = st.session_state.get(key, (None, None, None))
     if of != asked:
         return None

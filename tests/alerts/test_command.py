@@ -15,6 +15,7 @@ import yaml
 from alerts.__main__ import main
 from alerts.engine_packs import packs
 from alerts.generate import generate
+from alerts.links import address, runbooks
 from alerts.loaded import LoadedRules
 from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos
@@ -329,11 +330,44 @@ def _alerts(folder):
     return (r for path in files for g in yaml.safe_load(path.read_text())["groups"] for r in g["rules"] if "alert" in r)
 
 
-@pytest.mark.parametrize("given", ["dashboard.example", "/explore", "javascript:alert(1)", "https://", "http://a b/"])
-def test_a_link_that_no_browser_opens_is_refused(files, capsys, given):
+BAD_LINKS = [
+    "dashboard.example", "/explore", "javascript:alert(1)", "https://", "http://a b/", "https://me:secret@a.example/",
+    "https://me@a.example/", "https://a.example/{{ $labels.tenant }}", "https://a.example/{x}", "https://a.example/\n",
+    "https://a.example\n/x", "https://a.example/\r", "https://a.example/x y", 'https://a.example/"x', "https://a.example/'",
+    "https://a.example/<x>", "https://a.example/\u202e", "HTTPS:\\\\a.example", "https://a.example:port/", "https://[::1/",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["--dashboard-url", "--runbook-url"])
+@pytest.mark.parametrize("given", BAD_LINKS)
+def test_a_link_that_no_browser_opens_or_that_tells_more_than_a_page_is_refused(files, capsys, option, given):
     with pytest.raises(SystemExit):
-        files("generate", "--dashboard-url", given)
+        files("generate", option, given)
     assert f"{given!r} is not an address: write it with http:// or https:// and a host" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "is_one"),
+    [
+        *(
+            ("--dashboard-url", f"https://a.example{path}", True)
+            for path in ("", ":8501", "/tails/a-b~c_1/", "/%C3%A4")
+        ),
+        ("--dashboard-url", "http://[::1]:8501/x", True),
+        *(("--dashboard-url", f"https://a.example/{path}", False) for path in ("?x=1", "#x", "{alert}")),
+        *(
+            ("--runbook-url", f"https://a.example/{path}", True)
+            for path in ("?p={alert}&x=1", "{alert}#top", "{alert}.md")
+        ),
+    ],
+)
+def test_a_dashboard_has_no_query_and_runbooks_may(option, given, is_one):
+    check = {"--dashboard-url": address, "--runbook-url": runbooks}[option]
+    if is_one:
+        assert check(given) == given
+    else:
+        with pytest.raises(ValueError, match="is not an address"):
+            check(given)
 
 
 def test_the_link_of_a_burn_has_the_hours_of_its_rule_and_its_tenant(files, tmp_path):

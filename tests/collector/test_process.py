@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -52,7 +53,8 @@ class Client(threading.Thread):
         self.collector = collector
         self.body = body
         self.traces = traces
-        self.acknowledged = set()
+        self.acknowledged = {}
+        """Trace → when its answer had been read, in seconds of `time.monotonic`."""
         self.retries = 0
         self.enough = threading.Event()
         self.http = httpx.Client(timeout=5)
@@ -64,7 +66,7 @@ class Client(threading.Thread):
                 if self.enough.wait(0.02):
                     return
                 self.retries += 1
-            self.acknowledged.add(trace)
+            self.acknowledged[trace] = time.monotonic()
             if self.enough.is_set():
                 return
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from collector.slo_file import SloFile
 from tests.collector.access.test_keys import Monotonic
 from tests.collector.rows import NOW, SECOND
 from tests.support.api import build_shared_api
+from tokentrail.shared.regular_files import MOST_BYTES
 
 CHAT = {"name": "chat", "objective": "0.95", "window": "30d", "thresholds": {"e2e": "2s"}}
 
@@ -115,6 +117,8 @@ class TestFile:
             (text(CHAT | {"objektive": 1}), "slos[0].objektive: unknown field"),
             ("", "the file: must be a mapping"),
             (None, "cannot be read"),
+            ("pipe", "cannot be read: it is no regular file"),
+            (" " * (MOST_BYTES + 1), "cannot be read: it has more than 1,048,576 bytes"),
         ],
     )
     def test_a_bad_one_leaves_the_old_ones_and_is_said_once(
@@ -123,6 +127,10 @@ class TestFile:
         file = opened()
         if content is None:
             path.unlink()
+            seconds.now += 1
+        elif content == "pipe":
+            path.unlink()
+            os.mkfifo(path)
             seconds.now += 1
         else:
             write(content)
@@ -134,6 +142,7 @@ class TestFile:
         (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
         assert line.startswith(str(path))
         assert line.endswith("(the SLOs stay as they were)")
+        path.unlink(missing_ok=True)
         write(text(CHAT | {"name": "good"}))
         assert [slo.name for slo in file.slos()] == ["good"]
         assert (file.problem, file.refused) == ("", 1)

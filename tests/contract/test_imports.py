@@ -45,8 +45,10 @@ ALLOWED = {
         "tokentrail.shared.formatting",
         "tokentrail.shared.hosts",
         "tokentrail.shared.http_protocol",
+        "tokentrail.shared.log_lines",
         "tokentrail.shared.open_files",
         "tokentrail.shared.private_files",
+        "tokentrail.shared.regular_files",
         "tokentrail.semconv",
         "tokentrail.version",
     },
@@ -75,6 +77,7 @@ ALLOWED = {
         "tokentrail.shared.hosts",
         "tokentrail.shared.otlp_json",
         "tokentrail.shared.perfetto",
+        "tokentrail.shared.regular_files",
         "tokentrail.semconv",
     },
 }

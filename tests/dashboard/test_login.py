@@ -2,16 +2,21 @@
 
 import contextlib
 import json
+import os
 import threading
 import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
+from dashboard import api, login
+from dashboard.api import Query
 from dashboard.login import LoginSettingError, read
 from tests.dashboard.browser import streamlit
 from tokentrail.cli.processes import free_port
@@ -67,6 +72,7 @@ class Pages(BaseHTTPRequestHandler):
         pass
 
 
+VERIFIED = {"email_verified": True}
 PLACES = {"authorization": "authorize", "token": "token"}
 
 
@@ -113,24 +119,100 @@ def write(tmp_path, url, port=1, **changes):
 def test_each_person_has_the_key_of_the_first_pattern_that_fits(tmp_path):
     login = read(write(tmp_path, "https://login.example/"))
     assert login.secrets["auth"]["server_metadata_url"] == "https://login.example/.well-known/openid-configuration"
-    assert login.key({"email": "Ann@acme.example"}) == secret("ann")
-    assert login.key({"email": "bo@bolt.example", "email_verified": True}) == secret("bolt")
+    assert login.key({"email": "Ann@acme.example", **VERIFIED}) == secret("ann")
+    assert login.key({"email": "bo@bolt.example", **VERIFIED}) == secret("bolt")
     by_name = replace(login, claim="name")
     assert by_name.key({"name": "bo@bolt.example", "email_verified": False}) == secret("bolt"), "of no address"
     (tmp_path / "ann").write_text("another")
-    assert login.key({"email": "ann@acme.example"}) == "another", "a new key counts at once"
+    assert login.key({"email": "ann@acme.example", **VERIFIED}) == "another", "a new key counts at once"
     (tmp_path / "ann").unlink()
-    with pytest.raises(PermissionError, match="cannot be read"):
-        login.key({"email": "ann@acme.example"})
+    os.mkfifo(tmp_path / "ann")
+    with pytest.raises(PermissionError, match="cannot be read: it is no regular file"):
+        login.key({"email": "ann@acme.example", **VERIFIED})
+
+
+ABSENT = object()
+"""The claim is not there."""
+
+
+@pytest.mark.parametrize(
+    ("told", "counts", "counts_where_trusted"),
+    [
+        (True, True, True),
+        ("true", True, True),
+        (ABSENT, False, True),
+        *(
+            (told, False, False)
+            for told in (False, "false", "False", "True", "yes", "", 0, 1, 1.0, None, [], [True], {})
+        ),
+    ],
+)
+def test_an_address_counts_where_the_provider_says_that_it_is_verified(tmp_path, told, counts, counts_where_trusted):
+    person = {"email": "bo@bolt.example"} | ({} if told is ABSENT else {"email_verified": told})
+    for trusting, expected in (("false", counts), ("true", counts_where_trusted)):
+        file = Path(write(tmp_path, "https://login.example"))
+        file.write_text(f"trust_unverified = {trusting}\n{file.read_text()}")
+        if expected:
+            assert read(str(file)).key(person) == secret("bolt")
+        else:
+            with pytest.raises(PermissionError, match=r"does not say that the address bo@bolt\.example is verified"):
+                read(str(file)).key(person)
+
+
+@pytest.mark.parametrize("claim", ["email", "name"])
+@pytest.mark.parametrize(
+    "name",
+    ["evil@evil.example, x@bolt.example", "evil@evil.example,x@bolt.example", "a@b@bolt.example", "@bolt.example",
+     "Bo <bo@bolt.example", "\"evil@evil.example\" x@bolt.example", "evil@evil.example\nx@bolt.example",
+     "x@bolt.example\n", " x@bolt.example", "evil@evil.example;x@bolt.example", "(x)@bolt.example",
+     "x@bolt.example\u0130"],
+)  # fmt: skip
+def test_a_pattern_of_addresses_fits_exactly_one_address(tmp_path, claim, name):
+    login = replace(read(write(tmp_path, "https://login.example")), claim=claim)
+    with pytest.raises(PermissionError, match="has no key here"):
+        login.key({claim: name, **VERIFIED})
+
+
+def test_a_pattern_without_an_address_fits_any_name(tmp_path):
+    login = replace(read(write(tmp_path, "https://login.example")), claim="group", keys=(("ops, *", tmp_path / "ann"),))
+    assert login.key({"group": "ops, night"}) == secret("ann")
+
+
+def test_a_tab_that_is_open_asks_with_the_key_of_the_moment(tmp_path, monkeypatch, caplog):
+    api.forget()
+    asked = []
+    monkeypatch.setattr(api, "_asked", lambda _base, key, *_: asked.append(key) or {"answer": key})
+    file, person = Path(write(tmp_path, "https://login.example")), {"email": "bo@bolt.example", **VERIFIED}
+    monkeypatch.setattr(login, "st", SimpleNamespace(user=SimpleNamespace(to_dict=lambda: person)))
+    monkeypatch.setenv(login.VARIABLE, str(file))
+    fetches = (api.fetch, api.fetch_seldom, api.fetch_kept)
+
+    def found():
+        return [fetch(Query("summary")) for fetch in fetches]
+
+    assert found() == [{"answer": secret("bolt")}] * 3
+    (tmp_path / "bolt").write_text("renewed")
+    assert found() == [{"answer": "renewed"}] * 3
+    whole = file.read_text()
+    for content, told in (
+        (whole.replace("*@bolt.example", "*@bolt2.example"), "bo@bolt.example has no key here"),
+        (whole.partition("[keys]")[0], "cannot be used at present"),
+    ):
+        file.write_text(content)
+        problem, *lists = found()
+        assert (problem.status, lists) == (403, [{}, {}])
+        assert told in problem.detail
+    assert "nobody could read anything" in caplog.text
+    assert asked == [secret("bolt")] * 3 + ["renewed"] * 3
+    api.forget()
 
 
 @pytest.mark.parametrize(
     ("person", "word"),
     [
-        ({"email": "eve@acme.example"}, "eve@acme.example has no key"),
-        ({"email": "x@bolt.example.evil"}, "no key"),
-        ({"email": "ann@acme.example", "email_verified": False}, "not verified"),
-        ({"email": ["ann@acme.example"]}, "claim email"),
+        ({"email": "eve@acme.example", **VERIFIED}, "eve@acme.example has no key"),
+        ({"email": "x@bolt.example.evil", **VERIFIED}, "no key"),
+        ({"email": ["ann@acme.example"], **VERIFIED}, "claim email"),
         ({}, "claim email"),
     ],
 )
@@ -146,6 +228,7 @@ def test_nobody_else_has_one(tmp_path, person, word):
         ({"isuer": "x"}, "isuer is not known"),
         ({"client_id": ""}, "client_id is missing"),
         ({"cookie_secret_file": "/nowhere"}, "cookie_secret_file: /nowhere cannot be read"),
+        ({"trust_unverified": "yes"}, "trust_unverified is neither true nor false"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path, changes, word):
@@ -173,7 +256,7 @@ def test_a_browser_reads_with_the_key_of_the_person_and_with_none_before(page, t
         streamlit(api.url, tmp_path, port=port, **settings) as url,
     ):
         for email, key in (("ann@acme.example", "ann"), ("bo@bolt.example", "bolt")):
-            provider.person = {"email": email}
+            provider.person = {"email": email, **VERIFIED}
             page.goto(f"{url}/requests")
             log_in.wait_for()
             assert api.keys == [], "nothing is asked before"
@@ -183,7 +266,7 @@ def test_a_browser_reads_with_the_key_of_the_person_and_with_none_before(page, t
             log_out.click()
             log_in.wait_for()
             api.keys.clear()
-        provider.person = {"email": "eve@acme.example"}
+        provider.person = {"email": "eve@acme.example", **VERIFIED}
         log_in.click()
         page.get_by_text("eve@acme.example has no key here").wait_for()
         assert api.keys == []

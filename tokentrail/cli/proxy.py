@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated
 
 import typer
 
 from tokentrail.cli.output import fail
 from tokentrail.cli.processes import ProcessFailed
+from tokentrail.shared import log_lines
 from tokentrail.shared.folders import words_of
 
 
@@ -50,7 +50,7 @@ def proxy(
         from tokentrail.proxy.settings import ProxySettings, WrongSetting
     except ImportError as error:
         fail(ProcessFailed(f"{error.name} is not installed; try: pip install 'tokentrail[proxy]'"))
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    log_lines.begin("%(levelname)s %(message)s")
     try:
         settings = ProxySettings(
             upstream=upstream,

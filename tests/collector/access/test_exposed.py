@@ -52,7 +52,7 @@ def test_every_port_asks_for_a_key_and_a_new_one_counts_without_a_restart(tmp_pa
             assert call(token_body(), timeout=120, metadata=[*sender.items()]) == b""
         (data / "keys.json").unlink()
         os.mkfifo(data / "keys.json")  # which nobody writes to
-        said = "keys.json is not a file of keys: it is no regular file"
+        said = "keys.json cannot be read: it is no regular file"
         while said not in (tmp_path / "data.log").read_text():
             assert collector.post(token_body(), **sender).status_code == 200
             assert collector.get("/healthz").status_code == 200

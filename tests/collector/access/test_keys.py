@@ -316,7 +316,7 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(path, kind, caplo
         path.symlink_to("/dev/null")
     clock.now += 1
     assert keyring.find(secret) == key
-    told = "Is a directory" if kind == "folder" else "it is no regular file"
+    told = "it is no regular file"
     assert f"{told} (the keys stay as they were)" in caplog.text
     for used in (lambda: Keyring(path), lambda: read_keys(path), lambda: add(path, Role.READ, "b", NOW)):
         with pytest.raises(KeyFileError, match=told):

@@ -31,6 +31,7 @@ from tests.collector.receive.test_otlp_http import WAIT_S, Receiver
 from tests.support.certificates import make_certificate, make_signed
 from tests.support.collector import Collector
 from tests.support.otlp import token_body
+from tokentrail.shared import regular_files
 from tokentrail.shared.connection import client, remedy
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
@@ -186,7 +187,7 @@ def test_files_that_could_not_be_read_are_read_again_when_their_mode_changes(mak
     make("server", "second")
     key.chmod(0)
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", denied)  # root may read the file
+        patched.setattr(regular_files, "read", denied)  # root may read the file
         assert common_name(url, trusted) == "first"
     key.chmod(stat.S_IRUSR)
     assert common_name(url, certificate) == "second"
@@ -216,8 +217,8 @@ def test_a_pipe_in_place_of_a_file_is_an_error_and_not_waited_for(make, serve, c
     key.unlink()
     os.mkfifo(key)
     assert common_name(url, certificate) == "localhost"
-    assert f"{key} is no regular file (the old certificate stays)" in caplog.text
-    with pytest.raises(ValueError, match=f"{key} is no regular file"):
+    assert f"{key}: it is no regular file (the old certificate stays)" in caplog.text
+    with pytest.raises(ValueError, match=f"{key}: it is no regular file"):
         Tls(TlsFiles(certificate, key))
 
 

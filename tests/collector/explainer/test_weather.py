@@ -50,6 +50,17 @@ def test_a_process_without_steps_is_explained_when_the_patience_is_over(traffic,
     assert levels(rows) == {"estimated": 300}
 
 
+@pytest.mark.parametrize("steps", [False, True])
+def test_requests_that_clients_alone_measured_are_no_fault(traffic, explainer, rows, status, caplog, steps):
+    """No request of the process is known, with which its steps could be joined."""
+    traffic(vantage="client", steps=steps)
+    explainer.run_once()
+    assert levels(rows) == {"none": 300}
+    assert rows.store.query("SELECT DISTINCT toString(reason) FROM causes FINAL").result_rows == [("client",)]
+    assert status.snapshot().explain_failures == 0
+    assert caplog.text == ""
+
+
 def test_steps_that_come_late_replace_what_was_explained_without_them(traffic, rows, status, latencies):
     """The first traffic shows that the process tells its steps."""
     explainer = Explainer(rows.store, status, waits=Waits(soon_s=0.0, patience_s=0.0, late_s=3600.0))

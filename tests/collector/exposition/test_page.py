@@ -55,3 +55,16 @@ def test_labels_that_were_cut_or_left_out_are_counted(scrape, arrive):
     assert scrape()[name] == 5
     arrive({"labels": {"_cut": str(10**9)}})
     assert scrape()[name] == 5 + 1024  # a sender may say so itself
+
+
+def test_a_page_has_a_bound_in_bytes_beyond_which_it_has_no_histograms_and_says_so(busy, monkeypatch, caplog):
+    monkeypatch.setattr("collector.exposition.page.MOST_BYTES", 1000)
+    families = [*parse_openmetrics(busy.get("/metrics", headers=OPENMETRICS).text)]
+    assert {family.type for family in families} == {"counter", "gauge"}
+    (left_out,) = [one for one in families if one.name == "tokentrail_collector_metrics_left_out_bytes"]
+    monkeypatch.undo()
+    whole = busy.get("/metrics", headers={"accept": "text/plain;version=0.0.4"}).text
+    assert "tokentrail_collector_metrics_left_out_bytes 0.0\n" in whole
+    of_histograms = len(re.findall(r"^gen_ai_server_.*_bucket", whole, re.MULTILINE))
+    assert left_out.samples[0].value > 100 * of_histograms > 0
+    assert "/metrics leaves out the histograms" in caplog.text

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks.differences import HOW, PLANTED, SIZES, Drawn, draw, judged, plant
 from collector.measure.arrivals import AT_ARRIVAL
-from collector.measure.candidates import candidates, told
+from collector.measure.candidates import Met, candidates, told
 from collector.measure.telling import Sides, Table, Trait, chosen
 from collector.measure.values import DIMENSIONS
 from collector.service import build_api
@@ -390,3 +390,24 @@ def test_of_two_that_the_same_requests_meet_the_more_specific_one_is_told(differ
         rows.requests([{"slo_class": "chat", "tpot_ns": 1e7, "ttft_ns": 100 * MS, **own}] * 40)
     (only,) = differences()["differences"]
     assert only["conditions"] == [{"dimension": "error_type", "value": "queue_full"}]
+
+
+@pytest.mark.parametrize("values", [("a", "b", "c"), ("c", "b", "a"), ("b", "c", "a")])
+def test_which_of_those_that_the_same_requests_meet_is_told_depends_on_no_value(values):
+    """The store has the values of equal counts in the order of their names."""
+    named = dict(zip(("label.zone", "label.region", "slo_class"), values, strict=True))
+    sides = {"selected": 90.0, "others": 10.0}
+    rows = [{"name": "model", "value": "m", "selected": 100.0, "others": 900.0}]
+    rows += [{"name": name, "value": value, **sides} for name, value in named.items()]
+    rest = {"selected": 10.0, "others": 890.0}
+    rows += [{"name": name, "value": f"not {value}", **rest} for name, value in named.items()]
+    rows.sort(key=lambda row: (-row["selected"], row["value"]))
+
+    def count_met(best):
+        met = np.array([[one.bound in values or one.bound == "m" for one in best], [one.bound == "m" for one in best]])
+        counts = np.array([90.0, 10.0]), np.array([10.0, 890.0])
+        return Met(met, *counts, *counts)
+
+    (first,), *_ = told(rows, {}, count_met)
+    assert [one.dimension for one in first.conditions] == ["label.region"]
+    assert first.also == [f"label.zone {named['label.zone']}", f"slo_class {named['slo_class']}"]

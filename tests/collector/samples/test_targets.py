@@ -202,4 +202,4 @@ def test_the_place_in_a_file_is_named(folder, wrong, told):
 def test_a_file_that_is_too_large_is_not_read(folder):
     folder.write("a.json", " " * (4 * 1024 * 1024 + 1))
     assert folder.targets() == []
-    assert "larger than" in folder.problems["a.json"]
+    assert "it has more than" in folder.problems["a.json"]

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import time
 import unicodedata
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from random import Random
+from urllib.parse import urlsplit
 
 import anyio
 import httpx
@@ -433,6 +434,22 @@ class TestHttp:
     def test_a_page_of_a_browser_is_refused(self, address):
         for headers, status in (({"host": "evil.example"}, 421), ({"origin": "http://evil.example"}, 403)):
             assert httpx.post(address, json={}, headers=headers).status_code == status
+
+    def test_there_is_no_stream_to_hold_without_a_key(self, address):
+        for method in ("GET", "HEAD", "DELETE", "OPTIONS", "PUT"):
+            answer = httpx.request(method, address, headers={"accept": "text/event-stream"}, timeout=60)
+            assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+    def test_idle_connections_take_nobodys_place_and_are_closed(self, served, address):
+        at = urlsplit(address)
+        with ExitStack() as stack:
+            idle = [stack.enter_context(socket.create_connection((at.hostname, at.port))) for _ in range(70)]
+            idle[0].sendall(b"POST /mcp HTTP/1.1\r\nhost:")
+            found = self.status(address, authorization=f"Bearer {served[1]['acme']}")
+            assert json.loads(text(found))["total"] == 100
+            for one in idle:
+                one.settimeout(120)
+                assert one.recv(1) == b""
 
     def test_a_body_that_is_too_large_is_refused(self, address):
         answers = [httpx.post(address, content=bytes(size)).status_code for size in (65_536, 65_537)]
