@@ -73,14 +73,16 @@ class Wait(StrEnum):
 
 
 class Status(StrEnum):
-    """How a request ended. `cancelled`: the client went away.
+    """How a request ended. `cancelled`: the client went away. `unknown`: nobody tells whether it ended well.
 
-    An SLO counts a cancelled request as bad if it had missed a threshold by then, and does not judge it otherwise.
+    An SLO counts a cancelled request as bad if it had missed a threshold by then, and does not judge it otherwise. One
+    whose end is unknown is bad then too, and never good.
     """
 
     OK = "ok"
     ERROR = "error"
     CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
 
 
 # --- resource attributes --------------------------------------------------------------------------------------

@@ -51,9 +51,10 @@ class Asked:
 
 
 def api_of(method: str, path: str) -> Api | None:
-    """The API of a request; None for one that passes unrecorded. `path` has no query."""
+    """The API of a request; None for one that passes unrecorded. `path` has no query. Slashes behind it say nothing."""
     if method != "POST":
         return None
+    path = path.rstrip("/")
     return next((api for end, api in _APIS.items() if path.endswith(end)), None)
 
 
