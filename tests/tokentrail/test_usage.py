@@ -81,8 +81,9 @@ def test_counts_are_merged_and_are_in_one_form(usages, known):
 @pytest.mark.parametrize(
     ("made_by", "told", "output"),
     [
-        ("gemini-3-pro", chat(7, 40, 140), 133), ("models/gemini-3", chat(7, 0, 100), 93), ("gcp.gemini", chat(7, 40, 140), 133),
-        ("generativelanguage.googleapis.com", chat(7, 40, 140), 133), ("gpt-5", chat(7, 40, 140), 40),
+        ("gemini-3-pro", chat(7, 40, 140), 133), ("models/gemini-3", chat(7, 0, 100), 93),
+        ("gcp.gemini", chat(7, 40, 140), 133), ("gpt-5", chat(7, 40, 140), 40),
+        ("generativelanguage.googleapis.com", chat(7, 40, 140), 133),
         ("gemini-3-pro", chat(7, 40, 140, tool_use_prompt_tokens=93), 40), ("not-gemini", chat(7, 40, 140), 40),
         ("gemini-3-pro", chat(7, 40, 140, completion_tokens_details={"reasoning_tokens": 5}), 40),
     ],

@@ -29,7 +29,8 @@ _NOT_WHOLE: Final = ("reasoning.summary", "reasoning.encrypted", "summary_text")
 _BEAT: Final = re.compile(r"(?:.*[._\W])?(?:keep[-_ ]?alive|heart[-_ ]?beat|ping)(?:[._\W].*)?", re.IGNORECASE)
 _USUAL: Final = frozenset(
     {"id", "object", "created", "model", "choices", "type", "delta", "index", "item_id", "output_index",
-     "content_index", "sequence_number", "logprobs", "usage", "system_fingerprint", "service_tier", "obfuscation", "provider"}
+     "content_index", "sequence_number", "logprobs", "usage", "system_fingerprint", "service_tier",
+     "obfuscation", "provider"}
 )  # fmt: skip
 _NAMES: Final = (*SAID, *THOUGHT, *_MARKS)
 

@@ -61,4 +61,3 @@ def worst(reasons: Iterable[str]) -> tuple[End | None, str]:
     """The end of a request by the reasons of its answers, and the reason that decides: an error goes before all."""
     told = {end: reason for reason in reasons if (end := end_of(reason)) is not None}
     return next(((end, told[end]) for end in _GRAVEST if end in told), (None, ""))
-
