@@ -45,7 +45,7 @@ MAPPINGS = {
     "sglang": ("sglang server", " Req 1", {"module": "sglang::request"}),
     "dynamo": ("frontend", "http-request", {"code.module.name": "dynamo_runtime::logging", "uri": "/v1/completions"}),
     "tensorrt_llm": ("trt.llm", "llm_request", {}),
-    "genai": ("any", "chat m", {"gen_ai.operation.name": "chat"}),
+    "genai": ("any", "chat m", {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}),
 }
 BAD = [
     -1,
