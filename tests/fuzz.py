@@ -6,7 +6,7 @@ cannot have, when a witness's rows are not exactly those it described, when an a
 point is neither stored nor counted nor a dead letter (tests/fuzz_counts.py), when the collector's log has a traceback,
 when an answer of the API is a server error, or when the collector does not take a good request at the end. As many
 answers of models, with finish reasons and usages of any kind, are read as the proxy does it (tests/fuzz_answers.py).
-`--server` puts a ClickHouse server behind the collector (tests/support/clickhouse_http.py), whose errors are other ones.
+`--server` puts a ClickHouse server behind the collector (tests/support/clickhouse_http.py), whose errors are others.
 `--record FILE` writes the result as JSON.
 """
 

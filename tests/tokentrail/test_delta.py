@@ -116,9 +116,10 @@ def test_a_heartbeat_is_no_token(trail, name):
 def test_the_last_event_of_a_response_says_that_it_is_over(trail, ended, told, status, reason):
     recording = Recording(start(trail))
     recording.event({"type": "response.created", "response": {"status": "in_progress"}}, T0)
-    assert not recording.answer.complete
+    answer = recording.answer
+    begun = answer.complete
     recording.event({"type": f"response.{ended}", "response": told}, T0)
-    assert recording.answer.complete
+    assert (begun, answer.complete) == (False, True)
     recording.end(T0)
     given = attributes_of(trail)
     assert (given[semconv.STATUS], given[semconv.FINISH_REASON]) == (status, reason)

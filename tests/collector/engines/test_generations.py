@@ -39,6 +39,8 @@ READ = {
     # A row's value by the name of the table, of a span with 40 in that key.
     "input": ("input_tokens", {}, 40), "output": ("output_tokens", {}, 40), "cached": ("cached_tokens", {}, 40),
     "reasoning": ("reasoning_tokens", {}, 40),
+    **{f"{kind}_{side}": (f"{kind}_{side}_tokens", {f"gen_ai.usage.{side}_tokens": 90}, 40)
+       for kind in ("image", "audio") for side in ("input", "output")},
     "written": ("input_tokens", {"gen_ai.usage.input_tokens": 10}, 50),
 }  # fmt: skip
 
@@ -52,6 +54,16 @@ def test_each_generation_of_a_count_is_read_and_the_newest_goes_first(module_sto
     same = [beside | {newer: 40, older: 40} for newer, older in itertools.pairwise(keys)]
     rows = chats(module_store, *alone, *both, *same, scope=BEDROCK if name == "written" else "any")
     assert [row[column] for row in rows] == [expected] * len(rows)
+
+
+def test_every_count_of_the_table_is_tried():
+    assert READ.keys() == NAMES["counts"].keys()
+
+
+def test_tokens_of_pictures_are_among_the_others(module_store):
+    image, total = "gen_ai.usage.image.input_tokens", "gen_ai.usage.input_tokens"
+    rows = chats(module_store, {image: 40, total: 40}, {image: 41, total: 40}, {image: 41}, {total: 40})
+    assert [row["image_input_tokens"] for row in rows] == [40, None, 41, None]
 
 
 def test_each_generation_of_the_first_chunk_is_read_and_the_newest_goes_first(module_store):

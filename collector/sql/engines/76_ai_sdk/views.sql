@@ -25,7 +25,8 @@ WITH
     $end_of AS end_of,
     $status_of_end AS status_of_end,
     $error_of_end AS error_of_end,
-    end_of(reason) AS ended,
+    -- These two stand for a reason that the provider did not tell.
+    end_of(if(reason IN ('unknown', 'other') AND n IS NOT NULL, '', reason)) AS ended,
     status_code = 2 OR ended = 'error' OR reason = 'unknown' AND n IS NULL AS failed,
     if(failed, exception = 'AbortError', reason = '') AS is_cancelled,
     -- Version 7 does not name its operations. It tells how long a call took, and of a stream when its first output came.

@@ -44,6 +44,7 @@ SELECT
     unless_more(n, reasoning, n) AS output_tokens,
     unless_more(cached, cached, input) AS cached_tokens,
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
+    image_input_tokens, audio_input_tokens, image_output_tokens, audio_output_tokens,
     -- Not streamed: the first token arrives with the last.
     if(NOT mapContains(number, first_key) AND stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
     if(of_openlit, NULL, after_first_ns) AS tpot_ns,
@@ -110,6 +111,7 @@ FROM
             reasoning > 0 AND told_total = told_input + told_output + reasoning, toUInt32(told_output + reasoning),
             told_output) AS n,
         if(has_no_usage, NULL, told_input + beside) AS input,
+        $modalities,
         -- Strands tells whole milliseconds. Before a call of a tool it waits for the whole of it, with some models. OpenLIT has 0 for none.
         multiIf(of_strands AND reason IN ('', 'tool_use') OR of_openlit AND number[first_key] = 0, nan,
             reported(first_key) / if(of_strands, 1e3, 1)) AS first_s,

@@ -1,10 +1,10 @@
 -- Claude Code (from public recordings of its spans). It has names of its own, and counts tokens as Anthropic does: those that a cache held or
 -- took are beside the input tokens. A call with several attempts is one span.
 
-CREATE TABLE IF NOT EXISTS claude_code_spans AS flat_spans ENGINE = Null;
-CREATE OR REPLACE MATERIALIZED VIEW claude_code_route TO claude_code_spans AS SELECT * FROM rare_spans WHERE claim = 'claude_code.request';
+CREATE TABLE IF NOT EXISTS claude_spans AS flat_spans ENGINE = Null;
+CREATE OR REPLACE MATERIALIZED VIEW claude_route TO claude_spans AS SELECT * FROM rare_spans WHERE claim = 'claude.request';
 
-CREATE OR REPLACE MATERIALIZED VIEW claude_code_requests TO new_requests AS
+CREATE OR REPLACE MATERIALIZED VIEW claude_requests TO new_requests AS
 WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
@@ -15,7 +15,7 @@ WITH
     $error_of_end AS error_of_end,
     counted('input_tokens') + ifNull(counted('cache_read_tokens'), 0) + ifNull(counted('cache_creation_tokens'), 0) AS input,
     counted('output_tokens') AS n,
-    text['stop_reason'] AS reason,
+    left(text['stop_reason'], 64) AS reason,
     end_of(reason) AS ended,
     multiIf(text['error.type'] != '', text['error.type'], number['status_code'] >= 400, toString(toUInt16(least(number['status_code'], 999))), $exception_in_events) AS exception,
     text['error'] AS message,
@@ -44,4 +44,4 @@ SELECT
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at,
     $weight AS weight
-FROM claude_code_spans;
+FROM claude_spans;
