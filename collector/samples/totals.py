@@ -12,7 +12,7 @@ _DIVIDES: Final = frozenset({"priority"})
 
 
 def parts_of_totals(series: Collection[Labels]) -> set[Labels]:
-    """Those of the series of one metric, by their labels, that another one contains: its value of a label is empty.
+    """Series of one metric, by their labels, that another one contains: its value of a label is empty.
 
     {a="1", priority=""} {a="1", priority="0"} {a="1", priority="1"}    the last two
     {a="1"} {a="1", priority="0"}                                       the last one

@@ -33,7 +33,7 @@ def generated(names: Path) -> dict[str, str]:
         choices = ", ".join(f"text['{key}'] != '', text['{key}']" for key in keys[:-1])
         parts[f"text_{name}"] = f"multiIf({choices}, text['{keys[-1]}'])" if choices else f"text['{keys[-1]}']"
     labels = ((name, parts[f"text_{name}"]) for name in table["texts"])
-    parts["text_labels"] = ", ".join(f"'{name}', left({text}, 256)" for name, text in labels)
+    parts["text_labels"] = ", ".join(f"'{name}', {text}" for name, text in labels)
     return parts
 
 

@@ -80,6 +80,8 @@ def test_each_generation_of_a_text_is_a_label_unless_the_span_has_one(module_sto
     rows = chats(module_store, *({key: "x", f"tokentrail.label.{name}": ""} for name, key in said))
     assert [row["labels"] for row in rows] == [{name: "x"} for name, _ in said]
     name, (key, *_) = next(iter(NAMES["texts"].items()))
+    long, longer = (row["labels"][name] for row in chats(module_store, {key: "é" * 300}, {key: "é" * 301}))
+    assert (len(long), len(longer), long == longer) == (256, 256, False)
     (own,) = chats(module_store, {key: "x", f"tokentrail.label.{name}": "own"})
     assert own["labels"] == {name: "own"}
 
