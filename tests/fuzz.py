@@ -4,8 +4,9 @@ Each body is a good request of traces, metrics or logs with some of its bytes, f
 go good requests, the witnesses. The run fails when an answer is a server error, when a row has a value that its span
 cannot have, when a witness's rows are not exactly those it described, when an acknowledged span, log record or data
 point is neither stored nor counted nor a dead letter (tests/fuzz_counts.py), when the collector's log has a traceback,
-when an answer of the API is a server error, or when the collector does not take a good request at the end. `--server`
-puts a ClickHouse server behind the collector (tests/support/clickhouse_http.py), whose errors are other ones.
+when an answer of the API is a server error, or when the collector does not take a good request at the end. As many
+answers of models, with finish reasons and usages of any kind, are read as the proxy does it (tests/fuzz_answers.py).
+`--server` puts a ClickHouse server behind the collector (tests/support/clickhouse_http.py), whose errors are others.
 `--record FILE` writes the result as JSON.
 """
 
@@ -30,7 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from collector.signals import LOGS, METRICS, TRACES
 from collector.store.store import Store
-from tests import fuzz_bodies, fuzz_counts, fuzz_wire
+from tests import fuzz_answers, fuzz_bodies, fuzz_counts, fuzz_wire
 from tests.support.clickhouse_server import Server
 from tests.support.collector import PROTOBUF, Collector
 from tests.support.otlp import MS, Request
@@ -61,12 +62,18 @@ VALUES = [
     "é",
 ]
 VALUES += [True, [], ["a"] * 3, b"\xff", "x" * 300]
+REASONS = ["stop", "abort", "network_error", "content_filter", "cancelled", "banana"]
+VALUES += [*REASONS, ["abort"], ["stop"], ["banana"]]
 JSON_VALUES = [None, 0, -1, 1e400, 2**70, "", "zz", "\ud800", [], {}, [[]], {"a": 1}, True, "NaN", "9" * 40]
 KEYS = [*semconv.STEP_ATTRIBUTES, semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS, semconv.STATUS]
 KEYS += [semconv.TIME_TO_FIRST_TOKEN, semconv.TIME_TO_FIRST_CHUNK, semconv.TIME_TO_LAST_TOKEN, semconv.OPERATION_NAME]
+KEYS += [semconv.FINISH_REASONS, semconv.REASONING_TOKENS, semconv.CACHE_CREATION_TOKENS, semconv.SAMPLING_WEIGHT]
+KEYS += ["gen_ai.usage.cache_creation.input_tokens", "gen_ai.client.inference.time_to_first_chunk"]
 KEYS += ["gen_ai.latency.e2e", "gen_ai.latency.time_in_model_prefill", "gen_ai.request.id", "", "x" * 200]
+TRACE_STATES = ["", "", "ot=th:c", "a=b,ot=th:8;rv:1", "ot=th:zz", "ot=p:70", "ot=th:ffffffffffffff"]
 NAMES = [semconv.TOKEN_SPAN, semconv.STEP_SPAN, semconv.PHASE_SPAN, semconv.OPEN_SPAN, "tokentrail.kv.evict", "chat m"]
 NAMES += ["tokentrail.cold_start.load", "llm_request", "GET /", ""]
+CALL = {semconv.OPERATION_NAME: "chat", semconv.REQUEST_MODEL: "m"}
 # Rows that no span can have made.
 WRONG_ROWS = {
     "a TTFT that is longer than its request": "SELECT count() FROM requests WHERE ttft_ns > e2e_ns",
@@ -77,7 +84,13 @@ WRONG_ROWS = {
         SELECT count() FROM requests WHERE toUnixTimestamp64Nano(end) - toUnixTimestamp64Nano(start) != e2e_ns""",
     "a phase that is longer than its request": """
         SELECT count() FROM requests WHERE greatest(ifNull(queue_ns, 0), ifNull(prefill_ns, 0)) > e2e_ns""",
-    "an odd status": "SELECT count() FROM requests WHERE status NOT IN ('ok', 'error', 'cancelled')",
+    "an odd status": "SELECT count() FROM requests WHERE status NOT IN ('ok', 'error', 'cancelled', 'unknown')",
+    "a failure that is ok": """
+        SELECT count() FROM requests
+        WHERE engine = 'genai' AND status = 'ok' AND finish_reason IN ('abort', 'network_error')""",
+    "a part that is more than its whole": """
+        SELECT count() FROM requests WHERE cached_tokens > input_tokens OR reasoning_tokens > output_tokens""",
+    "an odd weight": "SELECT count() FROM requests WHERE NOT (weight = 0 OR weight BETWEEN 1 AND 1e6)",
     "an odd vantage": "SELECT count() FROM requests WHERE vantage NOT IN ('server', 'client')",
     "a time outside 2000 to 2100": """
         SELECT count() FROM requests WHERE start < '2000-01-01 00:00:00' OR end >= '2100-01-01 00:00:00'""",
@@ -98,7 +111,8 @@ def good(chance, trace):
             start=start + n,  # announcements are told apart by it
             ns=chance.randrange(10**9),
             kind=chance.randrange(6),
-            attributes={key: chance.choice(VALUES) for key in keys},
+            attributes=(CALL if chance.random() < 0.3 else {}) | {key: chance.choice(VALUES) for key in keys},
+            trace_state=chance.choice(TRACE_STATES),
         )
     return request.tokens(trace=trace, count=chance.randrange(5), start=start)
 
@@ -330,6 +344,7 @@ def fuzz(seed, count, folder, *, server=False):
         clickhouse.kill()
     log = (folder / "data.log").read_text()
     wrong += [f"the collector's log has {log[at:][:2000]}" for at in [log.find("Traceback")] if at >= 0]
+    wrong += fuzz_answers.wrong_answers(random.Random(seed), count)
     dead = folder / "data" / "dead_letters"
     wrong += judge(f"chdb://{folder / ('db' if server else 'data/store')}", traces, counts, dead, numbers)
     return {

@@ -73,14 +73,16 @@ class Wait(StrEnum):
 
 
 class Status(StrEnum):
-    """How a request ended. `cancelled`: the client went away.
+    """How a request ended. `cancelled`: the client went away. `unknown`: nobody tells whether it ended well.
 
-    An SLO counts a cancelled request as bad if it had missed a threshold by then, and does not judge it otherwise.
+    An SLO counts a cancelled request as bad if it had missed a threshold by then, and does not judge it otherwise. One
+    whose end is unknown is bad then too, and never good.
     """
 
     OK = "ok"
     ERROR = "error"
     CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
 
 
 # --- resource attributes --------------------------------------------------------------------------------------
@@ -113,7 +115,8 @@ TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
-CACHE_CREATION_TOKENS: Final = "gen_ai.usage.cache_creation.input_tokens"
+CACHE_CREATION_TOKENS: Final = "gen_ai.usage.cache_write.input_tokens"
+"""`gen_ai.usage.cache_creation.input_tokens` before the conventions' own first release."""
 REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
 REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
 REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"

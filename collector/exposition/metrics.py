@@ -249,7 +249,8 @@ DATA_POINTS = Metric(
 DATA_POINTS_DROPPED = Metric(
     "tokentrail_collector_data_points_dropped_total", "counter",
     "Data points left out, by `reason`: `unknown_name`, `other_name` (the engine has a better name for the same, or "
-    "another rank says it too), `no_value`, `unsupported`, `kind`, `labels`, `time`, `future`, `too_many_days`.",
+    "another rank says it too), `part` (a series of the same page contains it), `no_value`, `unsupported`, `kind`, "
+    "`labels`, `time`, `future`, `too_many_days`.",
     ("reason",))
 LOG_RECORDS_DROPPED = Metric(
     "tokentrail_collector_log_records_dropped_total", "counter",

@@ -42,6 +42,8 @@ _WAITED: Final = f"array({', '.join(f'ifNull(wait_{name}_ns, 0)' for name in _WA
 _FACTS: Final = {
     "preempted": f"multiIf(preemptions IS NULL, '{UNKNOWN}', preemptions > 0, 'yes', 'no')",
     "cold_start": "if(ifNull(cold_start_ns, 0) > 0, 'yes', '')",
+    "pictures": f"multiIf(image_input_tokens IS NULL, '{UNKNOWN}', image_input_tokens > 0, 'yes', 'no')",
+    "sound": f"multiIf(audio_input_tokens IS NULL, '{UNKNOWN}', audio_input_tokens > 0, 'yes', 'no')",
     "longest_wait": f"if(arrayMax({_WAITED}) = 0, '', {[*_WAITS]}[indexOf({_WAITED}, arrayMax({_WAITED}))])",
 }
 """SQL of what happened to a request."""

@@ -42,6 +42,8 @@ _WORDS: Final = {
     "output_tokens": "have answers of {} tokens",
     "cached_share": "have {} of the prompt cached",
     "cold_start": "waited for a cold start",
+    "pictures": "have pictures in the prompt: {}",
+    "sound": "have sound in the prompt: {}",
     "status": "ended as {}",
     "error_type": "ended with the error {}",
     "finish_reason": "have finish reason {}",

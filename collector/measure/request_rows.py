@@ -56,6 +56,11 @@ class RequestRow(Answer):
     output_tokens: int | None
     cached_tokens: int | None
     reasoning_tokens: int | None
+    image_input_tokens: int | None = None
+    """Of pictures among the input tokens; null, here and below: not told. In flight: not yet."""
+    audio_input_tokens: int | None = None
+    image_output_tokens: int | None = None
+    audio_output_tokens: int | None = None
     drafted_tokens: int | None
     accepted_tokens: int | None
     perplexity: float | None

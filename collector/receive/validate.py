@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from collector.receive import runs
+from collector.receive import runs, thresholds
 from collector.receive.checked import Checked, ItemLimits
 from collector.receive.divide import check_envelope, encoded_anew
 from collector.receive.envelope import LEAST_SPAN_BYTES, MEASURED, scopes
@@ -21,6 +21,7 @@ from collector.receive.errors import MalformedError
 from collector.receive.labels import IN_BYTES, bound, bound_labels
 from collector.receive.names import LONGEST, cut_spans, has_long
 from collector.receive.parse_bombs import check_for_bomb
+from collector.receive.thresholds import weigh, weigh_spans
 
 TRACE_ID_BYTES: Final = 16
 SPAN_ID_BYTES: Final = 8
@@ -128,7 +129,7 @@ def check_parsed(request: ExportTraceServiceRequest, body: bytes, limits: ItemLi
                 _take_out(spans, [_reason_of_days(span, days, limits.max_days) for span in spans], rejected)
     body = encoded_anew(request) if rejected.total() < total else b""
     cut = cut_spans(request, body, limits.names)
-    if (IN_BYTES in body and bound_labels(request)) or cut:
+    if any([IN_BYTES in body and bound_labels(request), thresholds.IN_BYTES in body and weigh_spans(request), cut]):
         body = request.SerializeToString()
     message = "; ".join(f"{count} spans: {EXPLANATION[reason]}" for reason, count in sorted(rejected.items()))
     by_reason = Counter({str(reason): count for reason, count in rejected.items()})
@@ -156,6 +157,7 @@ def check_if_uniform(body: bytes, limits: ItemLimits) -> Checked | None:
                 or not _are_good(run.words(1) | run.words(1, skip=8), run.words(2), run.words(7), run.words(8), times)
                 or (len(run.first) > LONGEST and has_long(first, limits.names))
                 or (IN_BYTES in run.first and bound(first.attributes))
+                or (thresholds.IN_BYTES in run.first and weigh(first))
             ):
                 return None
             spans += len(run.rows)

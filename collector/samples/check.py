@@ -24,6 +24,7 @@ from collector.receive.parse_bombs import check_count, check_for_bomb
 from collector.receive.validate import DAY_NS, EARLIEST_NS, LATEST_NS
 from collector.samples.exposition import MOST_COUNT, Labels, set_labels
 from collector.samples.names import RANKS, engine_of, rule_for
+from collector.samples.totals import parts_of_totals
 from tokentrail.semconv import ENGINE, SCRAPER, SERVICE_INSTANCE_ID, SERVICE_NAME, TENANT
 
 _RESOURCE: Final = (SERVICE_NAME, SERVICE_INSTANCE_ID, ENGINE, SCRAPER, TENANT)
@@ -50,6 +51,7 @@ class Reason(StrEnum):
     UNSUPPORTED = "unsupported"
     UNKNOWN_NAME = "unknown_name"
     OTHER_NAME = "other_name"
+    PART = "part"
     NO_VALUE = "no_value"
 
 
@@ -171,6 +173,11 @@ def _metrics(resource_metrics: ResourceMetrics, texts: Mapping[str, str], run: _
             if other is not point:  # another rank of the same engine says it too
                 run.dropped[Reason.OTHER_NAME] += 1
                 points[point.labels, point.time_ns] = max(point, other, key=lambda p: p.value)
+    for points in series.values():
+        parts = parts_of_totals({labels for labels, _ in points})
+        for place in [place for place in points if place[0] in parts]:
+            del points[place]
+            run.dropped[Reason.PART] += 1
     best: dict[str, int] = {}
     for (common, _, _), rank in ranks.items():
         best[common] = min(rank, best.get(common, rank))

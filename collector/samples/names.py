@@ -48,10 +48,14 @@ class _Engine(_Model):
     names: Mapping[str, tuple[str | OwnName, ...]]
 
     def spelled(self, name: str) -> Iterator[str]:
-        """Yield a name with the first prefix and with each other spelling of it."""
-        yield name
+        """Yield a name with the first prefix and with each other spelling of it, and each without its suffixes: a
+        Collector may trim them.
+        """
+        names = [name]
         if name.startswith(self.prefixes[0]):
-            yield from (spelling + name.removeprefix(self.prefixes[0]) for spelling in self.spellings)
+            names += [spelling + name.removeprefix(self.prefixes[0]) for spelling in self.spellings]
+        trimmed = [one.removesuffix("_total").removesuffix("_seconds") for one in names]
+        yield from dict.fromkeys(names + trimmed)
 
 
 class _Table(_Model):

@@ -153,7 +153,7 @@ class Scraper:
             await asyncio.gather(*(self._ask(item) for item in self._static if item.by_dns))
         targets = [t for item in self._static for t in item.targets(self._addresses.get(item.url, ()))]
         targets += await asyncio.to_thread(self._files.targets)
-        unique = {target.url: target for target in targets}
+        unique = {(target.url, target.service, target.instance): target for target in targets}  # two jobs may share one
         self._status.scrape_targets(min(len(unique), _MOST_TARGETS), dropped=max(0, len(unique) - _MOST_TARGETS))
         return set(list(unique.values())[:_MOST_TARGETS])
 

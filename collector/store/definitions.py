@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from collector.sql.generated import generated
 from tokentrail.semconv import LABEL_PREFIX
 
 SQL_DIR: Final = Path(__file__).resolve().parent.parent / "sql"
@@ -66,12 +67,13 @@ PLAIN: Final = Decoding()
 def read_schema(sql_dir: Path = SQL_DIR, decoding: Decoding = PLAIN) -> Schema:
     """Read `schema/*.sql`, then `engines/*/views.sql`.
 
-    `$name` in them is the text of `schema/parts/name.sql`; `$claims` is the text of all `engines/*/claim.sql`, in the
-    order of the folders. Raises OSError when an engine's folder lacks one of its two files or a part is missing, and
-    ValueError for a name that is used twice or a statement of another kind.
+    `$name` in them is the text of `schema/parts/name.sql`, or one of `generated`; `$claims` is the text of all
+    `engines/*/claim.sql`, in the order of the folders. Raises OSError when an engine's folder lacks one of its two
+    files or a part is missing, and ValueError for a name that is used twice or a statement of another kind.
     """
     engines = sorted(folder for folder in (sql_dir / "engines").iterdir() if folder.is_dir())
     parts = _Parts(sql_dir / "schema" / "parts")
+    parts.update(generated(sql_dir / "schema" / "genai_names.yaml"))
     if decoding.keep_content:
         parts["content_keys"] = _NO_KEY
     labels = {

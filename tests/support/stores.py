@@ -94,7 +94,9 @@ def open_new_store(folder):
 def _template():
     """Another process makes it, once for each version of the schema: creating tables and views takes 2 s of CPU."""
     digest = hashlib.sha256(chdb.__version__.encode())
-    for path in sorted([*SQL_DIR.rglob("*.sql"), *SQL_DIR.rglob("*.proto"), *(ROOT / "collector/store").glob("*.py")]):
+    kinds = ("*.sql", "*.proto", "*.yaml", "*.py")
+    made_of = [path for kind in kinds for path in SQL_DIR.rglob(kind)] + [*(ROOT / "collector/store").glob("*.py")]
+    for path in sorted([*made_of, ROOT / "tokentrail/shared/finish_reasons.py"]):
         digest.update(path.read_bytes())
     template = TEMPLATES / digest.hexdigest()[:16]
     TEMPLATES.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,12 @@ CACHED = {"input_tokens": 15, "cache_read_input_tokens": 1000, "cache_creation_i
         # Reasoning: among the output, beside it, and beside it without a name.
         ([chat(7, 40, 47, completion_tokens_details={"reasoning_tokens": 32})], (7, None, None, 40, 32)),
         ([chat(7, 40, 140, completion_tokens_details={"reasoning_tokens": 93})], (7, None, None, 133, 93)),
-        ([chat(7, 40, 140)], (7, None, None, 133, 93)),
+        ([chat(7, 0, 67, completion_tokens_details={"reasoning_tokens": 60})], (7, None, None, 60, 60)),
+        ([chat(7, 0, 7, completion_tokens_details={"reasoning_tokens": 60})], (7, None, None, None, None)),
+        # A total without a name for what it has more: prompts of tools, or written to a cache.
+        ([chat(7, 40, 140)], (7, None, None, 40, None)),
+        ([chat(7, 40, 140, prompt_tokens_details={"cached_tokens": 0})], (7, 0, None, 40, None)),
+        ([chat(7, 40, 140, prompt_tokens_details={"cache_write_tokens": 93})], (100, None, 93, 40, None)),
         ([chat(7, 40, 47)], (7, None, None, 40, None)),
         ([chat(7, 40, 46)], (7, None, None, 40, None)),
         ([chat(None, 40, 47)], (None, None, None, 40, None)),
@@ -71,6 +76,23 @@ CACHED = {"input_tokens": 15, "cache_read_input_tokens": 1000, "cache_creation_i
 )  # fmt: skip
 def test_counts_are_merged_and_are_in_one_form(usages, known):
     assert counts(*usages) == known
+
+
+@pytest.mark.parametrize(
+    ("made_by", "told", "output"),
+    [
+        ("gemini-3-pro", chat(7, 40, 140), 133), ("models/gemini-3", chat(7, 0, 100), 93),
+        ("gcp.gemini", chat(7, 40, 140), 133), ("gpt-5", chat(7, 40, 140), 40),
+        ("generativelanguage.googleapis.com", chat(7, 40, 140), 133),
+        ("gemini-3-pro", chat(7, 40, 140, tool_use_prompt_tokens=93), 40), ("not-gemini", chat(7, 40, 140), 40),
+        ("gemini-3-pro", chat(7, 40, 140, completion_tokens_details={"reasoning_tokens": 5}), 40),
+    ],
+)  # fmt: skip
+def test_only_of_models_that_are_known_for_it_a_total_has_more_output(made_by, told, output):
+    usage = Usage()
+    usage.made_by("m", made_by)
+    usage.add(told)
+    assert usage.counts(beside_output=True)["output_tokens"] == output
 
 
 def test_zeros_are_placeholders_beside_output_and_counts_without_it():

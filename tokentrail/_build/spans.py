@@ -82,10 +82,10 @@ class Emitted(NamedTuple):
 
     def longest_gap(self, status: Status, end: int) -> tuple[int, int]:
         """The longest wait for a token after the first (ns) and the token's place, 0 and -1 for none, of a request that
-        ended at `end` (unix ns). Without a success, a token was waited for until then; whose place is known where the
-        request has one answer.
+        ended at `end` (unix ns). Of one that failed or was cancelled, a token was waited for until then; whose place is
+        known where the request has one answer.
         """
-        silence = 0 if status is Status.OK else end - self.last
+        silence = end - self.last if status in (Status.ERROR, Status.CANCELLED) else 0
         if silence > self.gap:
             return silence, UNKNOWN if self.choices else self.tokens
         return (self.gap, self.gap_index) if self.gap else (0, UNKNOWN)

@@ -135,6 +135,8 @@ def count(value: object, name: str, misuse: Misuse, *, most: int = 2**63 - 1) ->
     return None
 
 
+UNKNOWN: Final = -1
+"""In place of a count or a number that is not known."""
 Usage = tuple[int | None, int | None, int | None, int | None, int | None]
 """Input, output, cached, cache-creation and reasoning tokens."""
 
@@ -142,18 +144,21 @@ Usage = tuple[int | None, int | None, int | None, int | None, int | None]
 def usage(given: tuple[object, ...], started: int | None, misuse: Misuse) -> Usage:
     """The five counts of a request's end; `started` are the input tokens that its start gave.
 
-    A part that is more than its whole contradicts it and is left out: cached tokens and those written to the cache are
-    parts of the input tokens, reasoning tokens of the output tokens.
+    Cached tokens and those written to the cache are parts of the input tokens, reasoning tokens of the output tokens.
+    Where a part is more than its whole, one of the two is wrong and nobody knows which: both are not known. The whole
+    is then `UNKNOWN` and not None, since the start or the recorded tokens would take the place of that.
     """
     names = ("input_tokens", "output_tokens", "cached_tokens", "cache_creation_tokens", "reasoning_tokens")
     inputs, outputs, *parts = (count(value, name, misuse) for value, name in zip(given, names, strict=True))
     wholes = (started if inputs is None else inputs,) * 2 + (outputs,)
+    wrong: set[int] = set()
     for i, (part, whole) in enumerate(zip(parts, wholes, strict=True)):
         if part is not None and whole is not None and part > whole:
             misuse(f"{names[i + 2]} that are more than {names[i // 2]}", part)
             parts[i] = None
+            wrong.add(i // 2)
     cached, created, reasoning = parts
-    return inputs, outputs, cached, created, reasoning
+    return UNKNOWN if 0 in wrong else inputs, UNKNOWN if 1 in wrong else outputs, cached, created, reasoning
 
 
 def status(value: Status, misuse: Misuse) -> Status:

@@ -145,9 +145,9 @@ class RequestTrail(Recipient):
 
         An `error_type` makes the status an error. `finish_reasons` holds one reason for each choice of a request with
         several, `finish_reason` the only one. `output_tokens` overrides the number of recorded tokens. Tokens that are
-        cached or written to the cache are parts of the input tokens, and reasoning tokens of the output tokens: a part
-        that is more than its whole cannot be used. An argument that cannot be used is left out, logged and counted in
-        `Trail.stats.errors`; an unknown status is an error.
+        cached or written to the cache are parts of the input tokens, and reasoning tokens of the output tokens: where a
+        part is more than its whole, both are left out. An argument that cannot be used is left out, logged and counted
+        in `Trail.stats.errors`; an unknown status is an error.
         """
         if self.ended is not None:
             return

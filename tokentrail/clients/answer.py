@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from tokentrail.clients.fields import count, of, reason, size, text, word
+from tokentrail.clients.delta import Pieces, divide, is_heartbeat
+from tokentrail.clients.fields import count, draws, of, reason, size, text, word
 from tokentrail.clients.usage import Usage
 from tokentrail.semconv import OTHER_ERROR
+from tokentrail.shared.finish_reasons import End, end_of
 
-CONTENT_FIELDS: Final = ("content", "tool_calls", "refusal", "function_call", "audio")
-"""Fields of a chat delta, any of which holds output of the model."""
-REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
-"""Fields of a chat delta that hold reasoning. Gateways send both, with the same text."""
-MESSAGE_FIELDS: Final = ("text", "partial_json")
-"""The first of a delta of Anthropic's messages. A `signature` is no output of the model."""
 MAX_CHOICES: Final = 128
-_NOT_WHOLE: Final = ("reasoning.summary", "reasoning.encrypted")
-"""Types of OpenRouter's `reasoning_details` in place of which the model made other tokens."""
+_OF_OTHERS: Final = (
+    "content", "response", "generated_text", "text", "completion", "candidates", "output", "outputs", "results",
+    "generations", "token", "tokens", "predictions", "data",
+)  # fmt: skip
+"""Fields in which answers of other APIs have their output."""
+_ENDED: Final = {"completed": "completed", "done": "completed", "incomplete": "incomplete", "failed": "failed",
+                 "cancelled": "cancelled", "canceled": "cancelled"}  # fmt: skip
+"""What the last event of a response says of it, by the end of the event's type."""
 
 
 class Output(NamedTuple):
@@ -37,15 +39,19 @@ class Output(NamedTuple):
 class Answer:
     """The facts that the events of one answer have told so far. None and "" mean: not told.
 
-    `complete`: an event said that the answer is over. `error_type` is that of an error inside the answer. `thinks`: the
-    model reasons. `summarised`: what arrives of that is a summary. `left_out`: a choice was beyond `MAX_CHOICES`.
+    `complete`: an event said how the answer ended. `known`: it is of an API that is read here, and `accepted`: its
+    output is fetched later. `error_type` is that of an error inside the answer. `thinks`: the model reasons.
+    `summarised`: what arrives of that is a summary. `left_out`: a choice was beyond `MAX_CHOICES`.
+    `began`: output came.
     """
 
     def __init__(self) -> None:
         self.response_id = self.model = self.error_type = ""
-        self.complete = self.thinks = self.summarised = self.left_out = False
+        self.complete = self.known = self.accepted = False
+        self.thinks = self.summarised = self.left_out = False
         self.reasons: dict[int, str] = {}
         self.usage = Usage()
+        self.began = False
 
     def read(self, event: Any) -> Sequence[Output]:
         """Takes an event, and returns the output that it brought."""
@@ -54,7 +60,10 @@ class Answer:
         kind = word(of(event, "type"))
         if error := of(event, "error"):
             self.fail(event if isinstance(error, str | bool) else error)
+        if code := count(of(of(event, "base_resp"), "status_code")):  # MiniMax's, of which 0 is none
+            self.fail({"code": code})
         if (choices := of(event, "choices")) is not None:
+            self.known = True
             self._identify(event)
             return self._chat(event, choices if isinstance(choices, list) else ())
         if error:
@@ -64,10 +73,11 @@ class Answer:
         if kind in _MESSAGE_EVENTS:
             return self._message_event(kind, event)
         if kind == "message":
+            self.known = True
             self._identify(event)
             self.usage.add(of(event, "usage"))
             self._stop(of(event, "stop_reason"))
-            return (Output(),)
+            return (Output(),) if of(event, "content") is None or of(event, "content") else ()
         if of(event, "object") == "response":
             return self._response(event)
         if kind == "error" or of(event, "object") == "error":  # the latter from vLLM before 0.10
@@ -78,8 +88,17 @@ class Answer:
             return self.read(of(event, "data"))
         if kind or isinstance(event, Mapping):
             self.usage.add(of(event, "usage"))
+            self._other(event)
             return ()
         return (Output(),)
+
+    def _other(self, event: Any) -> None:
+        """An event of another API, or an error in words of its own: {"code": 401, "msg": "…"}, {"detail": "…"}."""
+        self.known = self.known or (isinstance(event, dict) and "choices" in event)  # null
+        told = [name for name in ("msg", "message", "detail", "errmsg", "error_msg") if of(event, name)]
+        code = of(event, "code")
+        if told and not other_output(event) and code not in (0, 200, "0", "200", "ok", "OK", "success"):
+            self.fail(event)
 
     def _chat(self, event: Any, choices: Sequence[Any]) -> Sequence[Output]:
         """[{"index": 1, "delta": {"content": "a"}, "finish_reason": null}] gives (Output(1, 1, 0),).
@@ -97,46 +116,68 @@ class Answer:
             if known := reason(of(choice, "finish_reason")):
                 self.reasons[index] = known
                 self.complete = True
-                if known == "error":
-                    self.error_type = self.error_type or type_of_error(of(choice, "error")) or OTHER_ERROR
-            delta = of(choice, "delta") or of(choice, "message")
-            pieces = [of(choice, "text"), *(of(delta, name) for name in CONTENT_FIELDS)]
-            thoughts = [of(delta, name) for name in REASONING_FIELDS]
-            if details := of(delta, "reasoning_details"):
-                self._detail(details)
-            if any(pieces) or any(thoughts):
-                said = sum(size(piece) for piece in pieces if piece)
-                outputs.append(Output(index, said, max(size(thought) for thought in thoughts)))
+                if end_of(known) is End.ERROR and (error := of(choice, "error")):
+                    self.error_type = self.error_type or type_of_error(error)
+            delta = of(choice, "delta")
+            pieces = self._divide(delta, choice) if delta else divide(of(choice, "message"), choice)
+            told = of(choice, "text")
+            if pieces is None and not (told and (self.began or draws(str(told)))):
+                continue
+            said, thought, summarised = pieces or Pieces(0, 0)
+            self.summarised = self.summarised or summarised
+            outputs.append(Output(index, said + size(told), thought))
+        return self._live(event, outputs)
+
+    def _divide(self, delta: Any, mark: Any = None) -> Pieces | None:
+        """The parts of a delta. Of what comes first, something must be seen."""
+        return divide(delta, mark, begins=not self.began)
+
+    def _live(self, event: Any, outputs: Sequence[Output]) -> Sequence[Output]:
+        """Output, unless the event is marked as a sign of life."""
+        if not outputs or is_heartbeat(event):
+            return ()
+        self.began = True
         return outputs
 
-    def _detail(self, details: Any) -> None:
-        kinds = [of(detail, "type") for detail in details] if isinstance(details, list) else ()
-        self.summarised = self.summarised or any(kind in _NOT_WHOLE for kind in kinds)
-
     def _response_event(self, kind: str, event: Any) -> Sequence[Output]:
+        self.known = True
+        ended = _ENDED.get(kind.removeprefix("response."), "")
         if (response := of(event, "response")) is not None:
-            self._response(response)
+            self._response(response, ended)
+        elif ended:
+            self._ended(ended)
+        if kind == "response.image_generation_call.partial_image":
+            return self._live(event, [Output(said=size(of(event, "partial_image_b64")))])
         if not kind.endswith(".delta") or not (delta := of(event, "delta")):
             return ()
-        if kind == "response.reasoning_summary_text.delta":
+        if "summary" in kind:
             self.summarised = True
-            return (Output(),)
-        if kind == "response.reasoning_text.delta":
-            return (Output(thought=size(delta)),)
-        return (Output(said=size(delta)),)
+            return self._live(event, [Output()])
+        thinks = "reasoning" in kind or "thinking" in kind
+        pieces = self._divide({"reasoning" if thinks else "content": delta})
+        return self._live(event, [Output(0, pieces.said, pieces.thought)] if pieces else ())
 
-    def _response(self, response: Any) -> Sequence[Output]:
+    def _response(self, response: Any, ended: str = "") -> Sequence[Output]:
+        """A response, whole or within an event. Where its status tells no end, that of the event does: `ended`."""
+        self.known = True
         self._identify(response)
         self.usage.add(of(response, "usage"))
         status = word(of(response, "status"))
-        if status in ("completed", "incomplete", "failed", "cancelled"):
-            self.complete = True
-            self.reasons[0] = reason(of(of(response, "incomplete_details"), "reason")) or status
-        if status == "failed":
+        self.accepted = status in ("queued", "in_progress")
+        if end := _ENDED.get(status, ended):
+            self._ended(reason(of(of(response, "incomplete_details"), "reason")) or end)
+        if end == "failed":
             self.fail(of(response, "error"))
         return (Output(),) if of(response, "output") else ()  # one in the background has none yet
 
+    def _ended(self, told: str) -> None:
+        self.complete = True
+        self.reasons[0] = told
+        if told == "failed":
+            self.error_type = self.error_type or OTHER_ERROR
+
     def _message_event(self, kind: str, event: Any) -> Sequence[Output]:
+        self.known = True
         if kind == "message_start":
             message = of(event, "message")
             self._identify(message)
@@ -149,11 +190,9 @@ class Answer:
         elif kind == "content_block_start":
             block = of(event, "content_block")
             self.thinks = self.thinks or word(of(block, "type")) in ("thinking", "redacted_thinking")
-            return (Output(said=size(of(block, "name"))),) if of(block, "name") else ()  # a call of a tool
-        elif kind == "content_block_delta":
-            delta = of(event, "delta")
-            said, thought = sum(size(of(delta, name)) for name in MESSAGE_FIELDS), size(of(delta, "thinking"))
-            return (Output(0, said, thought),) if said or thought else ()
+            return self._live(event, [Output(said=size(of(block, "name")))] if of(block, "name") else ())  # of a tool
+        elif kind == "content_block_delta" and (pieces := self._divide(of(event, "delta"))):
+            return self._live(event, [Output(0, pieces.said, pieces.thought)] if pieces.said or pieces.thought else ())
         return ()
 
     def _stop(self, told: Any) -> None:
@@ -168,7 +207,15 @@ class Answer:
 
     def _identify(self, source: Any) -> None:
         self.response_id = self.response_id or text(of(source, "id"))
-        self.model = self.model or text(of(source, "model"))
+        if not self.model and (model := text(of(source, "model"))):
+            self.model = model
+            self.usage.made_by(model)
+
+
+def other_output(event: Any) -> bool:
+    """Whether an event of another API has output, as far as its fields tell."""
+    message = of(event, "message")
+    return any(of(event, name) for name in _OF_OTHERS) or (bool(message) and not isinstance(message, str))
 
 
 def type_of_error(error: Any) -> str:

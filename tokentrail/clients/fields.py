@@ -6,26 +6,19 @@ None of them is trusted: a value of the wrong type is not known.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from unicodedata import category
 
 WORD: Final = re.compile(r"[\w.:-]{1,64}")
 """An error type or a finish reason. Longer texts and sentences could hold content or keys, and are not kept."""
 MAX_COUNT: Final = 1 << 31
 _NONE: Final = frozenset({"null", "none"})
 _OUTPUT: Final = (
-    "text",
-    "thinking",
-    "content",
-    "function",
-    "custom",
-    "name",
-    "arguments",
-    "input",
-    "transcript",
-    "data",
-)
-"""Fields within a piece of output that the model wrote."""
+    "text", "content", "function", "custom", "name", "arguments", "input", "transcript", "data", "image_url", "url",
+    "b64_json", "refusal", "summary", "thinking", "thought",
+)  # fmt: skip
+"""Fields within a piece of output that the model wrote: words, calls of tools, sound and pictures."""
 _DEEPEST: Final = 4
 """Levels of the deepest piece: a list of tool calls, a call, its function, its arguments."""
 
@@ -53,6 +46,23 @@ def reason(value: Any) -> str:
     """A finish reason. Some servers write that there is none yet as a word: `null`, or Python's `None`."""
     known = word(value)
     return "" if known.lower() in _NONE else known
+
+
+def texts(value: Any, levels: int = _DEEPEST) -> Iterator[str]:
+    """The texts in a piece of output."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple) and levels:
+        for one in value:
+            yield from texts(one, levels - 1)
+    elif value is not None and levels and not isinstance(value, bytes):
+        for name in _OUTPUT:
+            yield from texts(of(value, name), levels - 1)
+
+
+def draws(text: str) -> bool:
+    """Whether a text has a character that can be seen: no blank, no control, no character without a width."""
+    return any(category(one)[0] not in "ZC" or category(one) in ("Cn", "Co") for one in text)
 
 
 def count(*values: Any) -> int | None:

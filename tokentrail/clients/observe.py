@@ -30,6 +30,8 @@ _REDIRECTION: Final = 300
 """HTTP statuses from here on have no answer of a model."""
 _STREAMING: Final = ("__next__", "__iter__", "__enter__", *_ASYNCHRONOUS)
 _GONE: Final = (CancelledError, GeneratorExit, KeyboardInterrupt)
+NO_ANSWER: Final = "no_answer"
+"""The type of the error of a success in which nothing was answered."""
 _THROTTLE: Final = Throttle()
 _MAKING: Final = Lock()
 _default: list[Trail] = []
@@ -166,8 +168,10 @@ class _Call:
                 logger.warning("tokentrail cannot read a chunk: %s", type(error).__name__)
 
     def done(self) -> None:
-        """The stream has ended."""
-        self._recording.end()
+        """The answer has ended. One of an API that is read here, without an end and without output, is none."""
+        recording = self._recording
+        is_none = recording.answer.known and not (recording.is_whole or recording.answer.accepted)
+        recording.end(error_type=NO_ANSWER if is_none and not recording.answer.error_type else "")
 
     def failed(self, error: BaseException) -> None:
         """The stream or the request raised. An HTTP status is the type of its error, unless it is that of a success.

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from tokentrail._record.recipient import Recipient
 from tokentrail._record.request import RequestTrail
 from tokentrail.clients.answer import Answer
 from tokentrail.clients.arrivals import Arrivals
-from tokentrail.semconv import ARRIVALS, ARRIVED_TOKENS, LATER_ARRIVALS, TIME_TO_FIRST_VISIBLE_TOKEN, Status
+from tokentrail.semconv import (
+    ARRIVALS,
+    ARRIVED_TOKENS,
+    LATER_ARRIVALS,
+    OTHER_ERROR,
+    SERVER_ADDRESS,
+    TIME_TO_FIRST_VISIBLE_TOKEN,
+    Status,
+)
+from tokentrail.shared.finish_reasons import End, worst
 
 _LONG_NS: Final = 500_000_000
 """An arrival after such a wait goes to the trail at once: it may have told of the wait."""
@@ -24,6 +34,8 @@ class Recording:
     def __init__(self, request: RequestTrail, *, several: bool = False, batched: bool = False) -> None:
         self.request = request
         self.answer = Answer()
+        started = request.started
+        self.answer.usage.made_by(started.model, started.provider, str((started.attributes or {}).get(SERVER_ADDRESS)))
         self._arrivals = Arrivals()
         self._several = several
         self._batched = batched and not several
@@ -60,12 +72,21 @@ class Recording:
             stamps, self._stamps = self._stamps, []
             self.request.tokens(stamps)
 
-    def end(self, at_ns: int | None = None, *, status: Status = Status.OK, error_type: str = "") -> None:
-        """Ends the request; only the first call counts. An error that the answer told goes before a success."""
+    @property
+    def is_whole(self) -> bool:
+        """An answer came to an end that its API knows, or brought output. The rule for streams and others."""
+        return self.answer.complete or self.arrivals > 0
+
+    def end(self, at_ns: int | None = None, *, status: Status = Status.OK, error_type: str = "") -> Status:
+        """Ends the request; only the first call counts. An error that the answer told goes before a success, and so
+        does a finish reason that is none. Returns the status.
+        """
         self.flush()
         answer = self.answer
         if status is Status.OK:
             error_type = error_type or answer.error_type
+        if status is Status.OK and not error_type:
+            status, error_type = _told(answer.reasons.values())
         counts = answer.usage.counts(beside_output=self.arrivals > 0)
         self.request.end(
             at_ns,
@@ -77,6 +98,7 @@ class Recording:
             attributes={ARRIVALS: self.arrivals, **self._came(**counts), **self._seen()},
             **counts,
         )
+        return Status.ERROR if error_type and status is Status.OK else status
 
     def _seen(self) -> dict[str, float]:
         """When the first output came that is no reasoning; nothing, if none did."""
@@ -102,3 +124,11 @@ class Recording:
             is_whole = is_whole and arrivals.hold(came, reasoning_tokens)
         later = arrivals.later(with_thoughts=is_whole)
         return ({} if output_tokens is None else {ARRIVED_TOKENS: 0}) | ({LATER_ARRIVALS: later} if later else {})
+
+
+def _told(reasons: Iterable[str]) -> tuple[Status, str]:
+    """The status that finish reasons tell, and the type of an error. A refusal is an answer."""
+    end, word = worst(reasons)
+    if end is End.ERROR:
+        return Status.ERROR, OTHER_ERROR if word == "error" else word
+    return {End.CANCELLED: Status.CANCELLED, End.UNKNOWN: Status.UNKNOWN}.get(end or End.OK, Status.OK), ""

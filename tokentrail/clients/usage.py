@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,17 +12,21 @@ _COUNTS: Final[dict[str, tuple[str, ...]]] = {
     "prompt": ("prompt_tokens",),
     "input": ("input_tokens",),
     "read": ("cache_read_input_tokens",),
-    "made": ("cache_creation_input_tokens",),
+    "made": ("cache_creation_input_tokens", "cache_write_input_tokens", "prompt_tokens_details.cache_write_tokens",
+             "prompt_tokens_details.cache_creation_tokens", "input_tokens_details.cache_write_tokens"),
     "cached": ("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens", "cached_tokens",
                "prompt_cache_hit_tokens"),
     "output": ("completion_tokens", "output_tokens"),
     "reasoning": ("completion_tokens_details.reasoning_tokens", "output_tokens_details.reasoning_tokens",
                   "output_tokens_details.thinking_tokens", "reasoning_tokens"),
     "rejected": ("completion_tokens_details.rejected_prediction_tokens",),
+    "tools": ("tool_use_prompt_tokens", "tool_use_prompt_token_count", "prompt_tokens_details.tool_use_tokens"),
     "total": ("total_tokens",),
 }  # fmt: skip
 """The names of each count in the usage objects of OpenAI's, Anthropic's and alike APIs. The first name goes first."""
 
+_HIDES_THOUGHTS: Final = re.compile(r"(?:^|[/.:])gemini|^gcp[.]|(?:^|[.])googleapis[.]com$", re.IGNORECASE)
+"""Google's models, providers and servers: thoughts are in the total alone."""
 _PATHS: Final = {name: [path.split(".") for path in paths] for name, paths in _COUNTS.items()}
 
 
@@ -34,6 +39,11 @@ class Usage:
 
     def __init__(self) -> None:
         self._told: dict[str, int] = {}
+        self._hides_thoughts = False
+
+    def made_by(self, *names: str) -> None:
+        """The model, its provider or its server. Some have thoughts in the total that no other count has."""
+        self._hides_thoughts = self._hides_thoughts or any(map(_HIDES_THOUGHTS.search, names))
 
     def add(self, usage: Any, *, is_begun: bool = False) -> None:
         """Takes a usage object, or None. One of an answer that `is_begun` has a placeholder for the output."""
@@ -84,15 +94,18 @@ class Usage:
         return inputs, cached
 
     def _outputs(self, inputs: int | None) -> tuple[int | None, int | None]:
-        """The output tokens, and those of reasoning among them. xAI counts reasoning beside `completion_tokens`, and
-        Gemini does not even name it: the total shows both.
+        """The output tokens, and those of reasoning among them. Where a total has more than input and output, that is
+        output only if the usage names it (xAI counts reasoning beside `completion_tokens`) or the model is known for it
+        (Gemini names none). Otherwise it may be a prompt: of tools, or written to a cache.
         """
         told = self._told
         output, reasoning = told.get("output"), told.get("reasoning")
-        beside = told.get("total", 0) - (inputs or 0) - (output or 0)
-        is_unnamed = reasoning is None and inputs and inputs >= told.get("cached", 0)
-        if output and beside > 0 and (reasoning == beside or is_unnamed):
+        beside = told.get("total", 0) - (inputs or 0) - (output or 0) - told.get("tools", 0)
+        is_unnamed = reasoning is None and self._hides_thoughts and inputs and inputs >= told.get("cached", 0)
+        if output is not None and beside > 0 and (reasoning == beside or is_unnamed):
             return output + beside, beside
+        if output is not None and (reasoning or 0) > output:
+            return None, None  # one of the two is wrong, and nobody knows which
         return output, reasoning
 
 

@@ -25,6 +25,7 @@ from tokentrail.integrations.process import engine_trail, process_start_ns, sibl
 from tokentrail.integrations.recorder import EngineRecorder, activate, response_format
 from tokentrail.integrations.vllm_signatures import EVENTS, missing_in
 from tokentrail.semconv import Limit
+from tokentrail.shared.finish_reasons import End, end_of
 
 logger = logging.getLogger(__name__)
 
@@ -345,10 +346,9 @@ def _unix_ns(wall_s: float) -> int:
 
 
 def _outcome(reason: str) -> dict[str, Any]:
-    if reason == "abort":
-        return {"status": Status.CANCELLED, "finish_reason": reason}
-    if reason == "error":
-        return {"status": Status.ERROR, "error_type": "engine_error", "finish_reason": reason}
+    """An abort that the engine tells is its own (sleep, shutdown): a client's has taken the request out before."""
+    if end_of(reason) is End.ERROR:
+        return {"error_type": "engine_error" if reason == "error" else reason, "finish_reason": reason}
     return {"finish_reason": reason}
 
 

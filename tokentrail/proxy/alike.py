@@ -69,6 +69,7 @@ class Alike:
 def _only_text(data: bytes) -> Output | None:
     """The output of an event that brings some for choice 0, and tells neither an end nor a count."""
     answer = Answer()
+    answer.began = True  # so that a piece without text is one too
     try:
         outputs = answer.read(json.loads(data))
     except ValueError:

@@ -51,9 +51,10 @@ class Asked:
 
 
 def api_of(method: str, path: str) -> Api | None:
-    """The API of a request; None for one that passes unrecorded. `path` has no query."""
+    """The API of a request; None for one that passes unrecorded. `path` has no query. Slashes behind it say nothing."""
     if method != "POST":
         return None
+    path = path.rstrip("/")
     return next((api for end, api in _APIS.items() if path.endswith(end)), None)
 
 
@@ -90,15 +91,24 @@ def read(api: Api, body: bytes, *, ask_usage: bool) -> Asked:
 
 
 def _labels(said: dict[str, Any], choices: int) -> dict[str, Any]:
-    """What is special about a request: several answers, log-probabilities, tools, a format, a priority."""
+    """What is special about a request: several answers, log-probabilities, tools, a format, a priority, how much it may
+    reason, and the conversation and the prompt of its caller's that it names.
+    """
     wanted = said.get("response_format") or _member(said.get("text"), "format")  # of Chat Completions, of Responses
     form = text(_member(wanted, "type"))
+    conversation, prompt = said.get("conversation"), said.get("prompt")
+    effort = said.get("reasoning_effort") or _member(said.get("reasoning"), "effort")
     return {
         "n": choices if choices > 1 else None,
         "logprobs": _plain(said.get("logprobs")),
         "tools": bool(said.get("tools")) or None,
         "response_format": None if form == "text" else form,
         "priority": _plain(said.get("priority")),
+        "reasoning_level": text(effort or _member(said.get("output_config"), "effort")) or None,
+        "conversation_id": text(_member(conversation, "id") or conversation) or None,
+        "previous_response_id": text(said.get("previous_response_id")) or None,
+        "prompt_name": text(_member(prompt, "id")) or None,
+        "prompt_version": text(_member(prompt, "version")) or None,
     }
 
 

@@ -26,7 +26,7 @@ UNREACHABLE: Final = "upstream_unreachable"
 TIMEOUT: Final = "upstream_timeout"
 DISCONNECTED: Final = "upstream_disconnected"
 INCOMPLETE: Final = "upstream_incomplete"
-"""The upstream ended its answer, and the answer had not said that it is over."""
+"""The upstream ended its answer, and the answer had not said that it is over, or answered nothing."""
 SHUTDOWN: Final = "proxy_shutdown"
 
 NEVER_WAITS: Final = 32 << 10
@@ -125,9 +125,7 @@ class Relay:
             recording.request.inject(headers)
 
         def ended(at_ns: int | None = None, *, status: Status = Status.OK, error_type: str = "") -> None:
-            recording.end(at_ns, status=status, error_type=error_type)
-            if error_type or recording.answer.error_type:
-                status = Status.ERROR if status is Status.OK else status
+            status = recording.end(at_ns, status=status, error_type=error_type)
             self._counters.requests.labels(api.operation, str(status)).inc()
 
         return await self._exchange(request, asked.body, headers, ended, recording)
@@ -176,7 +174,7 @@ class Relay:
                     allow_redirects=False,
                 )
         except asyncio.CancelledError:
-            self._interrupted(ended, complete=False)
+            self._interrupted(ended)
             raise
         except TimeoutError:
             if isinstance(sent, Upload) and sent.waits_for_client:
@@ -225,7 +223,7 @@ class Relay:
             at_ns = now_ns()
             await response.write_eof()
         except asyncio.CancelledError:
-            self._interrupted(ended, complete=tap is not None and tap.complete)
+            self._interrupted(ended, tap=tap)
             raise
         except _StalledClient:
             self._counters.refused.labels("slow_client").inc()
@@ -233,7 +231,7 @@ class Relay:
             request.transport.abort()  # type: ignore[union-attr]  # it is there as long as the client is
             return response
         except ConnectionResetError:
-            self._interrupted(ended, complete=tap is not None and tap.complete)
+            self._interrupted(ended, tap=tap)
             return response  # raised, aiohttp would log it as an error
         except TimeoutError:
             ended(error_type=TIMEOUT)
@@ -245,7 +243,7 @@ class Relay:
             tap.finish(at_ns)
         if upstream.status >= 300:  # a redirect is no answer either
             ended(at_ns, error_type=str(upstream.status))
-        elif tap is not None and not tap.complete:
+        elif tap is not None and not tap.whole:
             ended(at_ns, error_type=INCOMPLETE)
         else:
             ended(at_ns)
@@ -287,12 +285,12 @@ class Relay:
         except TimeoutError:
             raise _StalledClient from None
 
-    def _interrupted(self, ended: Outcome, *, complete: bool) -> None:
+    def _interrupted(self, ended: Outcome, *, tap: Tap | None = None) -> None:
         """The client went away, or the time to drain is over. A client may go once the answer has said that it is
         over.
         """
-        if complete:
-            ended()
+        if tap is not None and tap.over:
+            ended(error_type="" if tap.whole else INCOMPLETE)
         elif self._expired:
             self.cut += 1
             ended(error_type=SHUTDOWN)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
 from tokentrail._host.guard import Throttle
+from tokentrail.clients.answer import other_output
 from tokentrail.clients.recording import Recording
 from tokentrail.proxy.alike import Alike
 from tokentrail.proxy.headers import READ_ENCODINGS
@@ -22,6 +24,8 @@ MAX_INFLATED: Final = 1 << 20
 """The most bytes that one compressed chunk may unfold to."""
 _NAMES: Final = frozenset({"choices", "type", "object", "error"})
 """Each event of the APIs that are read has one of these."""
+_COMMENT: Final = re.compile(rb"\s*:[^\r\n]*[\r\n]")
+"""A line by which OpenRouter keeps a connection alive, also before an answer that is no stream."""
 _THROTTLE: Final = Throttle()
 
 
@@ -48,7 +52,7 @@ class Tap:
         self._body: list[bytes] | None = None
         self._body_size = 0
         self._readable = True
-        self._foreign = False
+        self._foreign = self._closed = False
         kind = content_type.partition(";")[0].strip().lower()
         if not plain and self._inflate is None:
             self._give_up("encoding")
@@ -60,9 +64,15 @@ class Tap:
             self._give_up("content_type")
 
     @property
-    def complete(self) -> bool:
+    def over(self) -> bool:
         """The answer said that it is over, or could not be read to its end."""
-        return self._recording.answer.complete or not self._readable
+        return self._closed or self._recording.answer.complete or not self._readable
+
+    @property
+    def whole(self) -> bool:
+        """It is over, and something was answered, as far as it could be read."""
+        accepted = self._events is None and self._recording.answer.accepted
+        return self.over and (self._recording.is_whole or accepted or not self._readable)
 
     def read(self, chunk: bytes, at_ns: int, passed_ns: int) -> None:
         """Reads a chunk that arrived and passed at these times (unix ns)."""
@@ -100,8 +110,10 @@ class Tap:
                 if self._foreign and not (self._recording.arrivals or self._recording.answer.model):
                     self._give_up("format")
             elif self._body is not None:
-                self._event(b"".join(self._body), at_ns)
-                self._recording.answer.complete = True
+                self._event(_without_comments(b"".join(self._body)), at_ns)
+                self._closed = True
+                if self._foreign and not self._recording.is_whole:
+                    self._give_up("format")
         except Exception as error:
             self._failed(error)
 
@@ -118,7 +130,7 @@ class Tap:
         arrivals = self._recording.arrivals
         for name, data in events.feed(chunk):
             if data == b"[DONE]":
-                self._recording.answer.complete = True
+                self._closed = True
             else:
                 event = self._event(data, at_ns)
                 if name == b"error" and not self._recording.answer.error_type:
@@ -136,7 +148,7 @@ class Tap:
             event = None
         if isinstance(event, dict):
             self._recording.event(event, at_ns)
-            self._foreign = self._foreign or _NAMES.isdisjoint(event)
+            self._foreign = self._foreign or (_NAMES.isdisjoint(event) and other_output(event))
         else:
             self._unread("malformed")
         return event
@@ -154,3 +166,10 @@ class Tap:
         self._give_up("fault")
         if _THROTTLE.allows(type(error).__name__):
             logger.warning("the proxy cannot read an answer, which passes nevertheless: %s", type(error).__name__)
+
+
+def _without_comments(body: bytes) -> bytes:
+    r"""A body without the comments before it: b": PROCESSING\n\n{}" is b"\n{}"."""
+    while comment := _COMMENT.match(body):
+        body = body[comment.end() :]
+    return body

@@ -10,6 +10,8 @@ from tests.support.otlp import MS, Request, set_attributes
 
 ENGINE = {"service.name": "lmdeploy", "service.instance.id": "s-1", "device": "H200"}
 
+CALL = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+
 
 @pytest.fixture(scope="module")
 def spans(module_store):
@@ -30,7 +32,7 @@ def spans(module_store):
             status=Status(code=2, message="out of memory") if n == 2 else Status(),
         )
     engine.scope_spans.spans[1].events.append(event)
-    engine.span("chat m", trace=9, span=9, start=NOW - SECOND, attributes={"gen_ai.operation.name": "chat"})
+    engine.span("chat m", trace=9, span=9, start=NOW - SECOND, attributes=CALL)
     other = Request(scope="http", **{"service.name": "gateway"})
     other.span("GET /", trace=20, start=NOW - 5 * SECOND)
     other.span("GET /", trace=21, start=NOW - 3600 * SECOND)

@@ -29,7 +29,7 @@ def span_rows(store):
         for trace, (scope, attributes) in enumerate(itertools.product(scopes, said), start=1):
             request = Request(scope=scope)
             name = "llm_request" if scope.startswith("vllm.") else "chat m"
-            known = {semconv.OPERATION_NAME: "chat"} | attributes
+            known = {semconv.OPERATION_NAME: "chat", semconv.REQUEST_MODEL: "m"} | attributes
             request.span(name, trace=trace, ns=600 * MS, kind=kind, attributes=known)
             bodies.append(request.body())
         insert(store, b"".join(bodies))

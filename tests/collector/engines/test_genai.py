@@ -11,13 +11,14 @@ from tests.support.otlp import MS, Request
 from tests.support.recordings import requests
 
 TRACE = itertools.count(1)
+CALL = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
 
 
 def insert(store, *spans, scope="any", again=()):
     """Insert spans of one trace (id, parent, kind, attributes) and return the rows by span id."""
     trace, request = next(TRACE), Request(scope=scope)
     for span, parent, kind, attributes in spans:
-        said = {"gen_ai.operation.name": "chat"} | attributes
+        said = CALL | attributes
         added = request.span("chat m", trace=trace, span=span, parent=parent, ns=600 * MS, kind=kind, attributes=said)
         added.attributes.extend(again)
     insert_otlp(store, TRACES, request.body(), f"genai-{trace}")
@@ -30,7 +31,7 @@ def insert_each(store, *said):
     traces, bodies = [next(TRACE) for _ in said], []
     for trace, attributes in zip(traces, said, strict=True):
         request = Request(scope="any")
-        known = {"gen_ai.operation.name": "chat"} | attributes
+        known = CALL | attributes
         request.span("chat m", trace=trace, ns=600 * MS, kind=3, attributes=known)
         bodies.append(request.body())
     insert_otlp(store, TRACES, b"".join(bodies), f"genai-{traces[0]}")
@@ -50,7 +51,7 @@ def test_a_wrapper_in_the_same_process_is_not_a_second_request(module_store):
 
 
 MAKERS = {
-    "genai": ("any", {"gen_ai.operation.name": "chat"}),
+    "genai": ("any", CALL),
     "traceloop": ("opentelemetry.instrumentation.openai.v1", {"gen_ai.operation.name": "chat"}),
     "openinference": ("any", {"openinference.span.kind": "LLM"}),
     "langfuse": ("langfuse-sdk", {"langfuse.observation.type": "generation"}),
@@ -95,7 +96,7 @@ def test_the_anthropic_clients_own_span_goes_before_others_of_its_process(module
     traces, body = [next(TRACE), next(TRACE)], b""
     for trace, maker, of in ((traces[0], ANTHROPIC, {}), (traces[1], scope, resource)):
         request = Request(scope=maker, **of)
-        said = {"gen_ai.operation.name": "chat", "openinference.span.kind": "LLM" if "inference" in maker else ""}
+        said = CALL | {"openinference.span.kind": "LLM" if "inference" in maker else ""}
         request.span("chat m", trace=trace, parent=9 if maker == ANTHROPIC else None, kind=3, attributes=said)
         body += request.body()
     insert_otlp(module_store, TRACES, body, f"genai-{traces[0]}")
@@ -107,7 +108,7 @@ def test_a_wrapper_of_the_anthropic_clients_span_is_not_a_second_request(module_
     trace, body = next(TRACE), b""
     for scope, span, parent in (("any", 1, None), (ANTHROPIC, 2, 1)):
         request = Request(scope=scope)
-        request.span("chat m", trace=trace, span=span, parent=parent, attributes={"gen_ai.operation.name": "chat"})
+        request.span("chat m", trace=trace, span=span, parent=parent, attributes=CALL)
         body += request.body()
     insert_otlp(module_store, TRACES, body, f"genai-{trace}")
     (row,) = requests(module_store, f"trace_id = unhex('{trace:032x}')")
@@ -169,7 +170,7 @@ STRANDS = "strands.telemetry.tracer"
 )
 def test_strands_tells_its_finish_reason_in_an_event(module_store, event, key, text, reason, ttft):
     trace, request = next(TRACE), Request(scope=STRANDS)
-    said = {"gen_ai.operation.name": "chat", "gen_ai.server.time_to_first_token": 300, "gen_ai.usage.output_tokens": 5}
+    said = CALL | {"gen_ai.server.time_to_first_token": 300, "gen_ai.usage.output_tokens": 5}
     span = request.span("chat", trace=trace, ns=600 * MS, attributes=said)
     span.events.add(name=event).attributes.append(KeyValue(key=key, value=AnyValue(string_value=text)))
     insert_otlp(module_store, TRACES, request.body(), f"genai-{trace}")
@@ -186,7 +187,7 @@ def test_processes_do_not_wrap_each_other(module_store):
     first, second = Request(scope="any"), Request(scope="any", **{"service.instance.id": "i-2"})
     trace = next(TRACE)
     for request, span, parent in ((first, 1, None), (second, 2, 1)):
-        request.span("chat m", trace=trace, span=span, parent=parent, attributes={"gen_ai.operation.name": "chat"})
+        request.span("chat m", trace=trace, span=span, parent=parent, attributes=CALL)
     insert_otlp(module_store, TRACES, first.body() + second.body(), f"genai-{trace}")
     assert len(requests(module_store, f"trace_id = unhex('{trace:032x}')")) == 2
 
@@ -261,7 +262,7 @@ def test_pydantic_ai_does_not_tell_each_finish_reason(module_store):
 def test_an_exception_is_the_error_of_a_span_that_failed(module_store):
     trace, request = next(TRACE), Request(scope="any")
     for span, code, said in ((1, 2, {}), (2, 2, {"error.type": "429"}), (3, 0, {}), (4, 2, {})):
-        attributes = {"gen_ai.operation.name": "chat"} | said
+        attributes = CALL | said
         added = request.span("chat m", trace=trace, span=span, ns=600 * MS, kind=3, attributes=attributes)
         added.status.code = code
         kind = "asyncio.exceptions.CancelledError" if span == 4 else "openai.RateLimitError"

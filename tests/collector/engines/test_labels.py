@@ -18,7 +18,7 @@ DECODING = Decoding(
 SPANS = {
     "vllm": ("vllm.llm_engine", "llm_request", {}),
     "sglang": ("sglang server", " Req 1", {"module": "sglang::request"}),
-    "genai": ("any", "chat m", {"gen_ai.operation.name": "chat"}),
+    "genai": ("any", "chat m", {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}),
 }
 TRACE = itertools.count(1)
 

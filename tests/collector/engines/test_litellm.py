@@ -330,6 +330,6 @@ def test_a_time_of_the_first_token_counts_within_a_stream(module_store):
 
 
 def test_only_litellms_spans_are_answers_of_its_cache(module_store):
-    said = {"gen_ai.operation.name": "chat", "litellm.cache_hit": True}
+    said = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "litellm.cache_hit": True}
     spans = [("chat m", {"kind": 3, "scope": scope, "attributes": said}) for scope in ("litellm", "other")]
     assert [len(rows) for rows in insert_each(module_store, *spans)] == [0, 1]

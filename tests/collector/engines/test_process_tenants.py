@@ -84,7 +84,7 @@ def test_a_span_is_no_wrapper_of_another_tenants_call(engine_store):
 
     def sent(scope, trace, tenant):
         request = Request(scope=scope)
-        asked = {"gen_ai.operation.name": "chat", "gen_ai.system": "anthropic"}
+        asked = {"gen_ai.operation.name": "chat", "gen_ai.system": "anthropic", "gen_ai.request.model": "m"}
         request.span("chat m", trace=trace, kind=3, attributes=asked)
         return stamped(request.body(), tenant, TRACES.request)
 

@@ -11,7 +11,8 @@ from tests.support.recordings import requests
 TRACE = itertools.count(1)
 OUTPUT = "gen_ai.usage.output_tokens"
 REASONING = "gen_ai.usage.reasoning.output_tokens"
-FIRST = {"gen_ai.operation.name": "chat", "gen_ai.response.time_to_first_chunk": 0.1, OUTPUT: 6}
+CALL = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+FIRST = CALL | {"gen_ai.response.time_to_first_chunk": 0.1, OUTPUT: 6}
 SOURCES = {
     "genai": ("any", FIRST, REASONING),
     "litellm": ("litellm", FIRST | {"litellm.request.streaming": True}, REASONING),

@@ -21,7 +21,7 @@ SPANS = {
     "tokentrail": (semconv.SCOPE_NAME, "chat m", {"gen_ai.operation.name": "chat"}),
     "vllm": ("vllm.llm_engine", "llm_request", {}),
     "sglang": ("sglang server", " Req 1", {"module": "sglang::request"}),
-    "genai": ("any", "chat m", {"gen_ai.operation.name": "chat"}),
+    "genai": ("any", "chat m", {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}),
     "litellm": ("litellm", "litellm_request", {"gen_ai.operation.name": "chat"}),
 }
 TRACE = itertools.count(1)

@@ -11,7 +11,7 @@ from tests.support.recordings import requests
 from tokentrail import semconv
 
 SEGMENTS = itertools.count()
-CHAT = {semconv.OPERATION_NAME: "chat"}
+CHAT = {semconv.OPERATION_NAME: "chat", semconv.REQUEST_MODEL: "m"}
 KEYS = {
     "tokentrail": (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS, semconv.REASONING_TOKENS),
     "other": (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.CACHED_TOKENS, semconv.REASONING_TOKENS),

@@ -36,15 +36,19 @@ NO_COLUMNS = {
     "litellm.call_id", "litellm.call_type", "llm.is_streaming", "module", "openai.api.type",
     "openinference.span.kind", "phase",
     "output.mime_type", "request.outcome", "rpc.method", "status", "thread_label",
+    "langsmith.span.kind", "traceloop.span.kind", "span.type", "error",
     "tokentrail.disaggregation", "tokentrail.scraper", "tokentrail.status", "uri", "workers",
     # JSON, of which a part is read, and that must stay whole
     "gen_ai.output.messages", "hidden_params", "metadata.usage_object",
     "langfuse.observation.input", "langfuse.observation.usage_details", "llm.invocation_parameters",
     "output.value", "payload",
     # 64 characters of it, three digits, a time, a UUID or a trace id at most
-    "anthropic.message.stop_reason", "gen_ai.response.finish_reason", "gen_ai.response.finish_reasons",
+    "anthropic.message.stop_reason", "stop_reason", "gen_ai.response.finish_reason", "gen_ai.response.finish_reasons",
     "langfuse.observation.status_message",
     "langfuse.observation.completion_start_time", "rid", "tokentrail.kv.beneficiary",
+    # labels, which are cut shorter
+    "gen_ai.conversation.id", "gen_ai.openai.request.reasoning_effort", "gen_ai.prompt.name", "gen_ai.prompt.version",
+    "gen_ai.request.previous_response.id", "gen_ai.request.reasoning.level", "gen_ai.request.reasoning_effort",
     # the resource's tenant, which was cut, under the name that it has in spans that are held
     "process_tenant",
 }  # fmt: skip

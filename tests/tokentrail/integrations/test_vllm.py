@@ -144,13 +144,13 @@ def test_an_abort_is_the_client_s_or_an_error(vllm, error, status, error_type):
     assert row.duration_ns / MS == pytest.approx(25)
 
 
-@pytest.mark.parametrize(("reason", "status"), [("ABORT", "cancelled"), ("ERROR", "error"), ("STOP", "ok")])
+@pytest.mark.parametrize(("reason", "status"), [("ABORT", "error"), ("ERROR", "error"), ("STOP", "ok")])
 def test_the_engine_s_finish_reason_decides_the_status(vllm, reason, status):
     v = vllm()
     v.step(10, v.output(v.add(), events=FIRST, finish=reason))
     [row] = v.rows()
     assert (row.attributes[semconv.STATUS], row.attributes[semconv.FINISH_REASON]) == (status, reason.lower())
-    assert (semconv.ERROR_TYPE in row.attributes) == (reason == "ERROR")
+    assert (semconv.ERROR_TYPE in row.attributes) == (status == "error")
 
 
 def test_a_dead_engine_fails_all_open_requests(vllm):

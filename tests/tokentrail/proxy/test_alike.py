@@ -125,7 +125,7 @@ def test_a_stream_is_parsed_where_it_changes(tap):
     assert recording.arrivals == 22
     assert recording.answer.reasons == {0: "stop"}
     assert recording.answer.usage.counts(beside_output=True) == {"input_tokens": 7, "output_tokens": 40}
-    assert tap.complete
+    assert tap.over
     assert tap.parsed == 4  # the role, the first text, the end, and the usage
 
 

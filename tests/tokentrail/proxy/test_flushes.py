@@ -76,6 +76,6 @@ def test_arrivals_are_flushed_after_a_while_some_answers_at_a_time(monkeypatch):
 def test_a_chunk_is_read_with_the_time_that_it_was_held(tap, held):
     tap.read(delta("a"), 1_000, 3_000)
     assert (tap._recording.arrivals, held) == (1, [2e-6])
-    assert not tap.complete
+    assert not tap.over
     tap.read(DONE, 3, 4)
-    assert tap.complete
+    assert tap.over

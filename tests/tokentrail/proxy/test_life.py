@@ -162,7 +162,7 @@ def test_an_upstream_that_speaks_no_http_is_a_502():
 def test_a_body_over_the_limit_is_a_413_and_one_at_the_limit_passes():
     for extra, status in ((0, 200), (1, 413)):
         body = b"x" * ((1 << 20) + extra)
-        answer, seen, trail = exchange(STREAMED, *chunked(DONE), END, body=body, max_body_mib=1)
+        answer, seen, trail = exchange(STREAMED, *chunked(delta(finish="stop")), END, body=body, max_body_mib=1)
         assert answer.status == status
         assert (seen is None) == (status == 413)
         assert outcome(trail)[:2] == (("ok", None) if status == 200 else ("error", "413"))
@@ -176,7 +176,7 @@ def test_requests_over_the_limit_get_503_and_count_as_errors():
             await second.send()
             refused = await second.receive()
         await asyncio.wait_for(upstream.gone.wait(), 120)
-        upstream.script = (STREAMED, *chunked(DONE), END)
+        upstream.script = (STREAMED, *chunked(delta(finish="stop")), END)
         async with Client(proxy.url) as third:
             await third.send()
             return refused, await third.receive()

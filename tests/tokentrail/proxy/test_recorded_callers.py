@@ -156,6 +156,26 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
             {"tools": "true"},
         ),
         ({"response_format": {"type": ["x"]}, "priority": True}, {"priority": "true"}),
+        ({"reasoning_effort": "low", "conversation": "c-1"}, {"reasoning_level": "low", "conversation_id": "c-1"}),
+        (
+            {
+                "reasoning": {"effort": "high"},
+                "conversation": {"id": "c-1"},
+                "previous_response_id": "r-1",
+                "prompt": {"id": "p", "version": "2"},
+            },
+            {
+                "reasoning_level": "high",
+                "conversation_id": "c-1",
+                "previous_response_id": "r-1",
+                "prompt_name": "p",
+                "prompt_version": "2",
+            },
+        ),
+        (
+            {"reasoning": "x", "conversation": 5, "previous_response_id": None, "output_config": {"effort": "max"}},
+            {"reasoning_level": "max"},
+        ),
     ],
 )
 def test_what_is_special_about_a_request_is_a_label(said, labels):

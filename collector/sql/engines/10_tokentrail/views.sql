@@ -81,7 +81,7 @@ SELECT
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
     $labels AS labels,
-    multiIf(text['tokentrail.status'] IN ('ok', 'error', 'cancelled'), text['tokentrail.status'], status_code = 2, 'error', 'ok') AS status,
+    multiIf(text['tokentrail.status'] IN ('ok', 'error', 'cancelled', 'unknown'), text['tokentrail.status'], status_code = 2, 'error', 'ok') AS status,
     text['error.type'] AS error_type,
     text['tokentrail.finish_reason'] AS finish_reason,
     unless_more(input, cached, input) AS input_tokens,

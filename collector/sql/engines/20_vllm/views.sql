@@ -47,7 +47,8 @@ SELECT
     decode AS decode_ns,
     transfer AS kv_transfer_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    $weight AS weight
 FROM vllm_spans
 WHERE claim = 'vllm.request';
 

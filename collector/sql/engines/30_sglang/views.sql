@@ -59,6 +59,10 @@ CREATE OR REPLACE MATERIALIZED VIEW sglang_requests TO new_requests AS
 WITH
     $reported AS reported,
     $counted AS counted,
+    $end_of AS end_of,
+    $status_of_end AS status_of_end,
+    $error_of_end AS error_of_end,
+    end_of(text['finish_reason']) AS ended,
     $unless_more AS unless_more,
     counted('gen_ai.usage.prompt_tokens') AS input,
     counted('gen_ai.usage.cached_tokens') AS cached,
@@ -76,8 +80,9 @@ SELECT
     tenant,
     text['tokentrail.slo_class'] AS slo_class,
     $held_labels AS labels,
-    multiIf(status_code = 2, 'error', text['finish_reason'] = 'abort', 'cancelled', 'ok') AS status,
-    if(text['error.type'] != '', text['error.type'], $exception_in_status) AS error_type,
+    -- A client that leaves is an abort to SGLang. Nothing in the span tells it from an abort of the server's that has no status.
+    status_of_end(status_code != 2 AND text['finish_reason'] = 'abort', status_code = 2, ended, false) AS status,
+    error_of_end(status = 'cancelled', if(text['error.type'] != '', text['error.type'], $exception_in_status), ended, text['finish_reason']) AS error_type,
     text['finish_reason'] AS finish_reason,
     unless_more(input, cached, input) AS input_tokens,
     n AS output_tokens,
@@ -93,7 +98,8 @@ SELECT
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at,
     if(empty(token_us), NULL, 1000 * toUInt64(arrayMax(gaps_us))) AS gap_ns,
-    if(gap_ns > 0, indexOf(gaps_us, arrayMax(gaps_us)), NULL) AS gap_index
+    if(gap_ns > 0, indexOf(gaps_us, arrayMax(gaps_us)), NULL) AS gap_index,
+    $weight AS weight
 FROM sglang_requests_cut;
 
 CREATE OR REPLACE MATERIALIZED VIEW sglang_phases TO phases AS

@@ -118,7 +118,8 @@ SELECT
     whole_ns AS e2e_ns,
     whole_ns - first_ns AS decode_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    $weight AS weight
 FROM
 (
     WITH (claim_of_part -> arrayFilter(part -> part.claim = claim_of_part, parts)) AS parts_with

@@ -65,6 +65,10 @@ WITH
     $reported AS reported,
     $counted AS counted,
     counted('gen_ai.usage.completion_tokens') AS n,
+    $end_of AS end_of,
+    $status_of_end AS status_of_end,
+    $error_of_end AS error_of_end,
+    end_of(text['finish_reason']) AS ended,
     (phase -> if(empty(phases), NULL, arraySum(arrayMap(p -> if(p.name = phase, p.duration_ns, 0), phases)))) AS phase_ns
 SELECT
     start + toIntervalNanosecond(e2e) AS end,
@@ -77,8 +81,8 @@ SELECT
     tenant,
     text['tokentrail.slo_class'] AS slo_class,
     $held_labels AS labels,
-    multiIf(status_code = 2 OR text['finish_reason'] = 'timeout', 'error', text['finish_reason'] = 'cancelled', 'cancelled', 'ok') AS status,
-    multiIf(text['error.type'] != '', text['error.type'], status = 'error' AND text['finish_reason'] = 'timeout', 'timeout', $exception_in_status) AS error_type,
+    status_of_end(false, status_code = 2, ended, false) AS status,
+    error_of_end(false, if(text['error.type'] != '', text['error.type'], $exception_in_status), ended, text['finish_reason']) AS error_type,
     text['finish_reason'] AS finish_reason,
     counted('gen_ai.usage.prompt_tokens') AS input_tokens,
     n AS output_tokens,
@@ -90,7 +94,8 @@ SELECT
     phase_ns('decode') AS decode_ns,
     phase_ns('kv_transfer') AS kv_transfer_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    $weight AS weight
 FROM tensorrt_llm_requests_cut;
 
 CREATE OR REPLACE MATERIALIZED VIEW tensorrt_llm_phases TO phases AS

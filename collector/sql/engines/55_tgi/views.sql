@@ -32,5 +32,6 @@ SELECT
     e2e AS e2e_ns,
     waited AS queue_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    $weight AS weight
 FROM tgi_spans;

@@ -12,15 +12,19 @@ WITH
     $counted AS counted,
     $gave_up AS gave_up,
     $finish_reason AS reason,
+    $end_of AS end_of,
+    $status_of_end AS status_of_end,
+    $error_of_end AS error_of_end,
+    end_of(reason) AS ended,
     name = 'litellm_request' AS is_v1,
     -- v1: 'True' or 'False'. v2: true, or absent for a request that is not streamed, and for a stream that broke.
     if(is_v1, transform(text['llm.is_streaming'], ['True', 'False'], [1., 0.], nan),
-        toFloat64(number['litellm.request.streaming'] = 1 OR mapContains(number, 'gen_ai.response.time_to_first_chunk'))) AS stream,
+        toFloat64(number['litellm.request.streaming'] = 1 OR $has_first_chunk)) AS stream,
     status_code = 2 OR text['error.type'] != '' AS failed,
     -- Where a client has left, LiteLLM counts the tokens so far itself and adds both counts of the cache, 0 where it has none. Servers of OpenAI's
     -- API tell no tokens that were written to the cache, so LiteLLM has that count of no stream of theirs that ended. v1 has it in a text of Python's.
     if(is_v1, position(text['metadata.usage_object'], '\'cache_creation_input_tokens\': ') > 0,
-        mapContains(number, 'gen_ai.usage.cache_creation.input_tokens')) AS counts_writes,
+        $has_written) AS counts_writes,
     stream = 1 AND counts_writes AND text['gen_ai.system'] IN ('openai', 'azure', 'hosted_vllm') AS was_left,
     -- Nothing tells the end of other servers' streams with that count, of those of other APIs than Chat Completions, and of v1 without the text.
     stream = 1 AND (counts_writes OR is_v1 AND text['metadata.usage_object'] = ''
@@ -41,7 +45,7 @@ WITH
     -- The first event of a stream of these two APIs says that the request was accepted. It brings no token.
     multiIf(text['litellm.call_type'] IN ('responses', 'aresponses', 'anthropic_messages'), NULL,
         stream = 1 AND first_time BETWEEN start AND end, toUInt64(toUnixTimestamp64Nano(assumeNotNull(first_time)) - toUnixTimestamp64Nano(start)),
-        nanoseconds(reported('gen_ai.response.time_to_first_chunk'), duration_ns)) AS first_ns
+        nanoseconds(reported($key_first_chunk), duration_ns)) AS first_ns
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,
@@ -58,9 +62,9 @@ SELECT
             text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    $labels AS labels,
-    multiIf(is_cancelled, 'cancelled', failed, 'error', has_no_end, 'unknown', 'ok') AS status,
-    if(is_cancelled, '', text['error.type']) AS error_type,
+    $genai_labels AS labels,
+    status_of_end(is_cancelled, failed, ended, has_no_end) AS status,
+    error_of_end(is_cancelled, text['error.type'], ended, reason) AS error_type,
     reason AS finish_reason,
     unless_more(input, cached, input) AS input_tokens,
     unless_more(n, reasoning, n) AS output_tokens,
@@ -71,5 +75,6 @@ SELECT
     $tpot_of_chunks AS tpot_at_most_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    $weight AS weight
 FROM litellm_spans;

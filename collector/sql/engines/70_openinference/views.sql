@@ -34,6 +34,10 @@ WITH
     ifNull(if(failed, gave_up(exception), status_code = 0 AND stream = 1 AND text['llm.finish_reason'] = '' OR has_no_answer), false)
         AS is_cancelled,
     $unless_more AS unless_more,
+    $end_of AS end_of,
+    $status_of_end AS status_of_end,
+    $error_of_end AS error_of_end,
+    end_of(text['llm.finish_reason']) AS ended,
     counted('llm.token_count.prompt') AS input,
     counted('llm.token_count.prompt_details.cache_read') AS cached,
     counted('llm.token_count.completion') AS told_output,
@@ -54,18 +58,20 @@ SELECT
     if(text['llm.model_name'] != '', text['llm.model_name'], cut(JSONExtractString(parameters, 'model'))) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    $labels AS labels,
-    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
-    if(is_cancelled, '', exception) AS error_type,
+    $genai_labels AS labels,
+    status_of_end(is_cancelled, failed, ended, false) AS status,
+    error_of_end(is_cancelled, exception, ended, text['llm.finish_reason']) AS error_type,
     text['llm.finish_reason'] AS finish_reason,
     unless_more(input, cached, input) AS input_tokens,
     unless_more(n, reasoning, n) AS output_tokens,
     unless_more(cached, cached, input) AS cached_tokens,
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
+    $modalities,
     if(stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
     $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    $weight AS weight
 FROM openinference_spans
 WHERE claim = 'openinference.request';

@@ -23,6 +23,9 @@ WITH
     coalesce(detail('completion_tokens_details', 'reasoning_tokens'), detail('output_tokens_details', 'reasoning_tokens'),
         used('output_reasoning'), used('output_reasoning_tokens')) AS reasoning,
     $unless_more AS unless_more,
+    $end_of AS end_of,
+    $status_of_end AS status_of_end,
+    $error_of_end AS error_of_end,
     coalesce(used('prompt_tokens'), parts('input', 'input_tokens'), used('input_tokens')) AS input,
     coalesce(detail('prompt_tokens_details', 'cached_tokens'), detail('input_tokens_details', 'cached_tokens'),
         used('input_cache_read'), used('input_cached_tokens')) AS cached,
@@ -37,6 +40,7 @@ WITH
     if(NOT is_response AND first_time >= start AND first_time <= end, toUnixTimestamp64Nano(assumeNotNull(first_time)) - toUnixTimestamp64Nano(start), NULL)
         AS first_ns,
     trim(BOTH '"' FROM text['langfuse.observation.metadata.finish_reason']) AS reason,
+    end_of(reason) AS ended,
     status_code = 2 OR text['langfuse.observation.level'] = 'ERROR' AS failed,
     of_openai_client AND kind_of_call = 'chat' AND first_text != '' AND reason = '' AND n IS NULL AND NOT failed AS is_cancelled
 SELECT
@@ -49,8 +53,8 @@ SELECT
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
     $labels AS labels,
-    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
-    extract(text['langfuse.observation.status_message'], '^Error code: ([0-9]{3})') AS error_type,
+    status_of_end(is_cancelled, failed, ended, false) AS status,
+    error_of_end(is_cancelled, extract(text['langfuse.observation.status_message'], '^Error code: ([0-9]{3})'), ended, reason) AS error_type,
     reason AS finish_reason,
     unless_more(input, cached, input) AS input_tokens,
     unless_more(n, reasoning, n) AS output_tokens,
@@ -60,6 +64,7 @@ SELECT
     $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    $weight AS weight
 FROM langfuse_spans
 WHERE claim = 'langfuse.request';

@@ -11,14 +11,18 @@ WITH
     $counted AS counted,
     $gave_up AS gave_up,
     $finish_reason AS reason,
-    status_code = 2 OR text['error.type'] != '' OR reason = 'error' AS failed,
+    $end_of AS end_of,
+    $status_of_end AS status_of_end,
+    $error_of_end AS error_of_end,
+    end_of(reason) AS ended,
+    status_code = 2 OR text['error.type'] != '' AS failed,
     reported('gen_ai.is_streaming') AS stream,
     gave_up(text['error.type']) OR NOT failed AND stream = 1 AND reason = '' AS is_cancelled,
     $unless_more AS unless_more,
-    counted('gen_ai.usage.input_tokens') AS input,
-    counted('gen_ai.usage.cache_read.input_tokens') AS cached,
-    counted('gen_ai.usage.output_tokens') AS n,
-    counted('gen_ai.usage.reasoning_tokens') AS reasoning,
+    $told_input AS input,
+    $told_cached AS cached,
+    $told_output AS n,
+    $told_reasoning AS reasoning,
     $chunk_us AS chunk_us,
     if(empty(chunk_us), NULL, chunk_us[1] * 1000) AS first_ns,
     -- The chunk after the last token carries the usage.
@@ -35,21 +39,23 @@ SELECT
     if(text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    $labels AS labels,
-    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
-    if(is_cancelled, '', text['error.type']) AS error_type,
+    $genai_labels AS labels,
+    status_of_end(is_cancelled, failed, ended, false) AS status,
+    error_of_end(is_cancelled, text['error.type'], ended, reason) AS error_type,
     reason AS finish_reason,
     unless_more(input, cached, input) AS input_tokens,
     unless_more(n, reasoning, n) AS output_tokens,
     unless_more(cached, cached, input) AS cached_tokens,
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
+    $modalities,
     if(stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
     $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
     now64(3, 'UTC') AS ingested_at,
     multiIf(stream = 0 AND n > 0, 0, empty(token_us), NULL, 1000 * toUInt64(arrayMax(gaps_us))) AS gap_ns,
-    if(gap_ns > 0, indexOf(gaps_us, arrayMax(gaps_us)), NULL) AS gap_index
+    if(gap_ns > 0, indexOf(gaps_us, arrayMax(gaps_us)), NULL) AS gap_index,
+    $weight AS weight
 FROM traceloop_spans;
 
 -- A chunk is a token when the counts say nothing else. The chunk after the last token carries the usage.
@@ -64,7 +70,7 @@ SELECT
     toUInt64(0) AS step
 FROM
 (
-    WITH $reported AS reported, $counted AS counted, counted('gen_ai.usage.output_tokens') AS n
+    WITH $reported AS reported, $counted AS counted, $told_output AS n
     SELECT start, trace_id, span_id, $chunk_us AS chunk_us, ifNull(n, length(chunk_us)) AS known
     FROM traceloop_spans
     WHERE length(chunk_us) IN (known, known + 1)

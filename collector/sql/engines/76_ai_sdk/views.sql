@@ -17,16 +17,21 @@ WITH
     $cut AS cut,
     $finish_reason AS reason,
     $unless_more AS unless_more,
-    counted('gen_ai.usage.input_tokens') AS input,
-    ifNull(counted('gen_ai.usage.cache_read.input_tokens'), counted('ai.usage.cachedInputTokens')) AS cached,
-    counted('gen_ai.usage.output_tokens') AS n,
-    counted('ai.usage.reasoningTokens') AS reasoning,
+    $told_input AS input,
+    ifNull($told_cached, counted('ai.usage.cachedInputTokens')) AS cached,
+    $told_output AS n,
+    $told_reasoning AS reasoning,
     cut(arrayFirst(a -> a.key = 'exception.type', arrayFlatten(events.attributes)).value.string_value) AS exception,
-    status_code = 2 OR reason = 'error' OR reason = 'unknown' AND n IS NULL AS failed,
+    $end_of AS end_of,
+    $status_of_end AS status_of_end,
+    $error_of_end AS error_of_end,
+    -- These two stand for a reason that the provider did not tell.
+    end_of(if(reason IN ('unknown', 'other') AND n IS NOT NULL, '', reason)) AS ended,
+    status_code = 2 OR ended = 'error' OR reason = 'unknown' AND n IS NULL AS failed,
     if(failed, exception = 'AbortError', reason = '') AS is_cancelled,
     -- Version 7 does not name its operations. It tells how long a call took, and of a stream when its first output came.
     endsWith(text['ai.operationId'], '.doGenerate')
-        OR mapContains(number, 'gen_ai.client.operation.duration') AND NOT mapContains(number, 'gen_ai.client.operation.time_to_first_chunk')
+        OR $has_duration AND NOT $has_first_chunk
         AS is_whole,
     -- Its first chunk is the event by which Anthropic's server, and OpenAI's for responses, says that it accepted a request. It brings
     -- no token. Version 6, which tells the usage in detail, does not count that of responses.
@@ -37,7 +42,7 @@ WITH
         begins_early, nan,
         mapContains(number, 'ai.response.msToFirstChunk'), number['ai.response.msToFirstChunk'] / 1e3,
         mapContains(number, 'ai.stream.msToFirstChunk'), number['ai.stream.msToFirstChunk'] / 1e3,
-        reported('gen_ai.client.operation.time_to_first_chunk')) AS first_s,
+        reported($key_first_chunk)) AS first_s,
     -- Versions before 7 tell the time of the first chunk, also when no token came.
     if(n = 0, NULL, nanoseconds(first_s, duration_ns)) AS first_ns
 SELECT
@@ -51,9 +56,9 @@ SELECT
             text['gen_ai.request.model'] != '', text['gen_ai.request.model'], text['ai.model.id']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    $labels AS labels,
-    multiIf(is_cancelled, 'cancelled', failed, 'error', 'ok') AS status,
-    if(is_cancelled, '', exception) AS error_type,
+    $genai_labels AS labels,
+    status_of_end(is_cancelled, failed, ended, false) AS status,
+    error_of_end(is_cancelled, exception, ended, reason) AS error_type,
     reason AS finish_reason,
     unless_more(input, cached, input) AS input_tokens,
     unless_more(n, reasoning, n) AS output_tokens,
@@ -63,6 +68,7 @@ SELECT
     $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    $weight AS weight
 FROM ai_sdk_spans
 WHERE claim = 'ai_sdk.request';

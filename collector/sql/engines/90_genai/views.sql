@@ -17,6 +17,8 @@ SELECT * FROM genai_spans WHERE claim = '';
 CREATE OR REPLACE MATERIALIZED VIEW genai_requests TO new_requests AS
 WITH
     $unless_more AS unless_more,
+    $status_of_end AS status_of_end,
+    $error_of_end AS error_of_end,
     -- Several answers are streams beside or behind each other (Google's client calls tools itself within one span). Strands says neither what
     -- is streamed nor how many tokens are reasoning. OpenLIT counts the time of the first chunk from the headers of the answer on, so that the
     -- time after it is too long.
@@ -31,29 +33,30 @@ SELECT
     if(text['gen_ai.response.model'] != '', text['gen_ai.response.model'], text['gen_ai.request.model']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    $labels AS labels,
+    $genai_labels AS labels,
     -- A stream without a finish reason and output tokens may have ended or not. So may an answer of Chat Completions that Traceloop's
     -- instrumentation of OpenAI's agents tells of.
-    multiIf(is_cancelled, 'cancelled', failed, 'error',
-        reason = '' AND told_output IS NULL AND (stream = 1 OR startsWith(scope, 'logfire.') AND text['logfire.span_type'] = 'log' OR of_agents), 'unknown',
-        'ok') AS status,
-    if(is_cancelled, '', exception) AS error_type,
+    status_of_end(is_cancelled, failed, ended,
+        reason = '' AND told_output IS NULL AND (stream = 1 OR startsWith(scope, 'logfire.') AND text['logfire.span_type'] = 'log' OR of_agents)) AS status,
+    error_of_end(is_cancelled, exception, ended, reason) AS error_type,
     reason AS finish_reason,
     unless_more(input, cached, input) AS input_tokens,
     unless_more(n, reasoning, n) AS output_tokens,
     unless_more(cached, cached, input) AS cached_tokens,
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
+    image_input_tokens, audio_input_tokens, image_output_tokens, audio_output_tokens,
     -- Not streamed: the first token arrives with the last.
     if(NOT mapContains(number, first_key) AND stream = 0 AND n > 0, duration_ns, first_ns) AS ttft_ns,
     if(of_openlit, NULL, after_first_ns) AS tpot_ns,
     if(of_openlit AND stream = 1, after_first_ns, NULL) AS tpot_at_most_ns,
     duration_ns AS e2e_ns,
     getSetting('insert_deduplication_token') AS segment,
-    now64(3, 'UTC') AS ingested_at
+    now64(3, 'UTC') AS ingested_at,
+    $weight AS weight
 FROM
 (
     -- What the other columns are made of. An alias that is used several times costs an insert more than a column.
-    WITH $nanoseconds AS nanoseconds, $reported AS reported, $counted AS counted, $gave_up AS gave_up
+    WITH $nanoseconds AS nanoseconds, $reported AS reported, $counted AS counted, $gave_up AS gave_up, $end_of AS end_of
     SELECT
         *,
         -- Spans of the anthropic client (from 2.14) have an attribute of their own.
@@ -71,6 +74,7 @@ FROM
             of_langchain AND told_reason = 'error', '',
             startsWith(scope, 'logfire.') AND told_reason = '', left(extract(text['gen_ai.output.messages'], '"finish_reason": ?"([a-z_]+)"'), 64),
             told_reason) AS reason,
+        end_of(reason) AS ended,
         -- OpenTelemetry's instrumentations of clients and the anthropic client say when a request is streamed, and nothing when it is not. A
         -- stream that has ended has a finish reason. That of Google's client before 1.1 says nothing of streams, and has no address.
         scope IN ('opentelemetry.instrumentation.genai.openai', 'opentelemetry.instrumentation.genai.anthropic', 'com.anthropic.sdk.python')
@@ -80,17 +84,11 @@ FROM
         multiIf(text['gen_ai.request.stream'] != '', toFloat64(text['gen_ai.request.stream'] = 'true'),
             mapContains(number, 'gen_ai.request.stream'), number['gen_ai.request.stream'], tells_streams, 0,
             of_botocore, toFloat64(endsWith(text['rpc.method'], 'Stream')), nan) AS stream,
-        -- OpenTelemetry's conventions before 1.27 have the second keys.
-        ifNull(counted('gen_ai.usage.input_tokens'), counted('gen_ai.usage.prompt_tokens')) AS told_input,
-        ifNull(counted('gen_ai.usage.output_tokens'), counted('gen_ai.usage.completion_tokens')) AS told_output,
-        -- Pydantic AI has the second key, OpenLIT the third.
-        coalesce(counted('gen_ai.usage.reasoning.output_tokens'), counted('gen_ai.usage.details.reasoning_tokens'),
-            counted('gen_ai.usage.reasoning_tokens')) AS reasoning,
-        counted('gen_ai.usage.cache_read.input_tokens') AS cached,
-        -- Pydantic AI names the time as the conventions name a metric, OpenLIT and Strands as they name another one.
-        multiIf(mapContains(number, 'gen_ai.response.time_to_first_chunk'), 'gen_ai.response.time_to_first_chunk',
-            mapContains(number, 'gen_ai.client.operation.time_to_first_chunk'), 'gen_ai.client.operation.time_to_first_chunk',
-            'gen_ai.server.time_to_first_token') AS first_key,
+        $told_input AS told_input,
+        $told_output AS told_output,
+        $told_reasoning AS reasoning,
+        $told_cached AS cached,
+        $key_first_chunk AS first_key,
         counted('gen_ai.usage.total_tokens') AS told_total,
         startsWith(scope, 'openlit') AS of_openlit,
         length(attributes.value.array_value.values.string_value[indexOf(attributes.key, 'gen_ai.response.finish_reasons')]) AS answers,
@@ -100,7 +98,7 @@ FROM
             of_semantic_kernel, replaceRegexpOne(text['error.type'], '^<class \'(.+)\'>$$', '\\1'), text['error.type']) AS exception,
         -- Bedrock counts tokens of the cache beside the others, but for models of OpenAI.
         if((of_botocore OR scope = 'opentelemetry.instrumentation.bedrock') AND position(text['gen_ai.request.model'], 'openai.') = 0,
-            ifNull(cached, 0) + ifNull(counted('gen_ai.usage.cache_creation.input_tokens'), 0), 0) AS beside,
+            ifNull(cached, 0) + ifNull($told_written, 0), 0) AS beside,
         -- The first event of Anthropic's streams says that the request was accepted. It brings no token, and a first number of them.
         scope = 'opentelemetry.instrumentation.genai.anthropic' AS begins_early,
         -- Traceloop's of Google's client leaves reasoning tokens out of the output tokens, and not out of the total.
@@ -113,6 +111,7 @@ FROM
             reasoning > 0 AND told_total = told_input + told_output + reasoning, toUInt32(told_output + reasoning),
             told_output) AS n,
         if(has_no_usage, NULL, told_input + beside) AS input,
+        $modalities,
         -- Strands tells whole milliseconds. Before a call of a tool it waits for the whole of it, with some models. OpenLIT has 0 for none.
         multiIf(of_strands AND reason IN ('', 'tool_use') OR of_openlit AND number[first_key] = 0, nan,
             reported(first_key) / if(of_strands, 1e3, 1)) AS first_s,

@@ -23,6 +23,10 @@ input_tokens      Nullable(UInt32)        CODEC(NONE),      -- NULL, here and be
 output_tokens     Nullable(UInt32)        CODEC(NONE),
 cached_tokens     Nullable(UInt32),
 reasoning_tokens  Nullable(UInt32),
+image_input_tokens Nullable(UInt32),                        -- of pictures and sound among the input tokens, and among the output tokens
+audio_input_tokens Nullable(UInt32),
+image_output_tokens Nullable(UInt32),
+audio_output_tokens Nullable(UInt32),
 drafted_tokens    Nullable(UInt32),
 accepted_tokens   Nullable(UInt32),
 perplexity        Nullable(Float64),                        -- of the output tokens, as is the mean entropy

@@ -1,0 +1,88 @@
+"""How an answer ended, by its finish reason: one table for all who read answers and spans of answers."""
+
+import pytest
+
+from tests.tokentrail.support import T0, attributes_of, start
+from tokentrail import observe, semconv
+from tokentrail.clients.recording import Recording
+from tokentrail.shared.finish_reasons import ENDS, End, end_of, worst
+from tokentrail.testing import MemoryTrail
+
+
+@pytest.mark.parametrize(
+    ("reason", "end"),
+    [
+        ("stop", "ok"), ("length", "ok"), ("MAX_TOKENS", "ok"), ("tool-calls", "ok"), ("end_turn", "ok"),
+        ("content_filter", "refused"), ("SAFETY", "refused"), ("refusal", "refused"), ("content-filter", "refused"),
+        ("abort", "error"), ("insufficient_system_resource", "error"), ("network_error", "error"), ("ERROR", "error"),
+        ("MALFORMED_FUNCTION_CALL", "error"), ("timeout", "error"), ("cancelled", "cancelled"),
+        ("USER_CANCEL", "cancelled"), ("banana", "unknown"), ("OTHER", "unknown"), ("", None), ("None", None),
+    ],
+)  # fmt: skip
+def test_a_reason_says_how_an_answer_ended(reason, end):
+    assert end_of(reason) == end
+
+
+def test_the_table_has_its_words_in_one_spelling():
+    assert all(word == word.lower().replace("-", "_") and end is end_of(word) for word, end in ENDS.items())
+
+
+def test_the_worst_of_several_answers_decides():
+    assert worst([]) == (None, "")
+    assert worst(["stop", "length"]) == (End.OK, "length")
+    assert worst(["stop", "abort", "banana"]) == (End.ERROR, "abort")
+    assert worst(["cancelled", "banana"]) == (End.CANCELLED, "cancelled")
+    assert worst(["banana", "content_filter", "stop"]) == (End.UNKNOWN, "banana")
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "error"),
+    [("abort", "error", "abort"), ("network_error", "error", "network_error"), ("error", "error", "_OTHER"),
+     ("cancelled", "cancelled", None), ("banana", "unknown", None), ("content_filter", "ok", None),
+     ("length", "ok", None)],
+)  # fmt: skip
+@pytest.mark.parametrize("api", ["chat", "message"])
+def test_a_finish_reason_decides_the_status_of_a_success(trail, api, reason, status, error):
+    recording = Recording(start(trail))
+    chat = {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+    recording.event(chat if api == "chat" else {"type": "message_delta", "delta": {"stop_reason": reason}}, T0)
+    assert recording.end(T0) == status
+    given = attributes_of(trail)
+    assert (given[semconv.STATUS], given.get(semconv.ERROR_TYPE)) == (status, error)
+
+
+def test_what_the_answer_told_goes_before_its_reason(trail):
+    recording = Recording(start(trail))
+    recording.event({"choices": [{"finish_reason": "abort", "error": {"code": "oom"}}]}, T0)
+    recording.end(T0)
+    assert attributes_of(trail)[semconv.ERROR_TYPE] == "oom"
+
+
+NO_ANSWERS = {
+    "no choices": {"choices": []},
+    "no list": {"choices": None},
+    "no choices, with a usage": {"choices": [], "usage": {"prompt_tokens": 7}},
+    "a choice of nothing": {"choices": [{"index": 0, "message": {"role": "assistant", "content": ""}}]},
+    "MiniMax's": {"choices": None, "base_resp": {"status_code": 1004, "status_msg": "no"}},
+    "a code": {"code": 401, "msg": "no"},
+    "a detail": {"detail": "no"},
+    "a message": {"type": "message", "content": []},
+}
+ANSWERS = {
+    "a reason": {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]},
+    "output": {"choices": [{"message": {"content": "a"}}]},
+    "a picture": {"choices": [{"message": {"images": [{"image_url": {"url": "data:"}}]}}]},
+    "MiniMax's": {"choices": [{"message": {"content": "a"}}], "base_resp": {"status_code": 0}},
+    "a status": {"object": "response", "status": "completed", "output": []},
+    "one in the background": {"object": "response", "status": "queued"},
+    "another API's": {"code": 0, "msg": "ok", "data": {"text": "a"}},
+    "nobody knows": {"x": 1},
+}
+
+
+@pytest.mark.parametrize("name", [*(("error", name) for name in NO_ANSWERS), *(("ok", name) for name in ANSWERS)])
+def test_a_success_without_an_answer_is_none(name):
+    status, case = name
+    trail = MemoryTrail()
+    observe(lambda: (NO_ANSWERS if status == "error" else ANSWERS)[case], model="m", trail=trail)
+    assert attributes_of(trail)[semconv.STATUS] == status
