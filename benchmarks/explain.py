@@ -27,6 +27,7 @@ from collector.causes.replay import LEAVABLE, replay
 from tests.support.fault_catalogue import CATALOGUE, Case, Fault, reference_run
 from tests.support.second_engine import LAW as SHAPE
 from tests.support.second_engine import SHOWN, victims_of, worst_of
+from tests.support.second_engine import explained as of_second
 from tests.support.simulated_engine import EPOCH, MS, Law, Run
 
 NOISE = (0.03, 0.15)
@@ -99,7 +100,7 @@ def of_second_engine(name: str, seeds: tuple[int, ...]) -> dict[str, Any]:
 def second_run(name: str, seed: int) -> dict[str, Any]:
     """One run of it."""
     case = SHOWN[name](seed, SHAPE)
-    explained = explain_process(*case.run.tables, **case.laws)
+    explained = of_second(case)
     times = seconds(explained).sum(0)
     unusual = {cause: float(times[PARTS.index(cause)]) for cause in ("drift", "stall", "slower", "drafts")}
     false_s = sum(value for cause, value in unusual.items() if cause not in case.causes)

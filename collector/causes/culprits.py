@@ -10,7 +10,6 @@ import numpy as np
 from collector.causes.columns import Bools, Columns, Floats, added, traffic
 from collector.causes.judge import Judged, Laws, judged
 from collector.causes.model import StepModel
-from collector.causes.split import COMPONENTS
 from collector.causes.waits import step_end
 
 Delay = tuple[Literal["others_prompts", "wait_tokens"], Literal["ttft", "rest"]]
@@ -25,6 +24,9 @@ class Culprit:
     """Of the columns of requests."""
     time_ns: float
     """The time that the victim lost by it."""
+    low_ns: float
+    """It was at least this, and `high_ns` at most."""
+    high_ns: float
     steps: int
     """In so many steps."""
     tokens: int
@@ -43,13 +45,14 @@ def culprits_of(
 ) -> dict[Delay, list[Culprit]]:
     """The culprits of the request in the row `victim` by cause, the worst first. A cause without one is left out.
 
-    The other arguments are those of `explain_process`, for all requests that overlap the victim. Empty where no law
-    holds for the steps, since nothing is blamed without proof. Their times add up to its `others_prompts`, and to what
-    prompts have of its `wait_tokens` while it waited for nothing else.
+    The other arguments are those of `explain_process`, for all requests that overlap the victim. Their times add up to
+    its `others_prompts`, and to what prompts have of its `wait_tokens` while it waited for nothing else. Where no law
+    holds for the steps, times are those of steps with prompts beyond steps without, shared by tokens, and within a wide
+    range. Empty where the engine does not tell which steps have prompts.
     """
     only = np.arange(len(np.asarray(requests["key"]))) == victim
     case = judged(traffic({**requests, "wanted": only}, phases, steps, kv_events or {}), Laws(reference, sister))
-    if case.model is None or not len(case.steps):
+    if not len(case.steps):
         return {}
     by_delay = {delay: _within(case, victim, *times) for delay, times in _times(case).items()}
     return {delay: culprits for delay, culprits in by_delay.items() if culprits}
@@ -79,16 +82,24 @@ def _within(case: Judged, victim: int, start: Floats, end: Floats) -> list[Culpr
     beside = np.zeros(len(first))
     for since, until in zip(start, end, strict=True):
         beside += np.clip(np.minimum(last, until) - np.maximum(first, since), 0, None)
-    prompt = case.components[chunks.step, COMPONENTS.index("prompt")]
-    time = prompt * case.shares * beside / np.maximum(last - first, 1)
+    part = case.shares * beside / np.maximum(last - first, 1)
+    time, low, high = (one[chunks.step] * part for one in case.prompt_ns())
     row = case.recorded.phases.request[chunks.phase]
     blamed = (time > 0) & (row != victim)
     count = len(case.recorded.requests)
     totals = added(row[blamed], time[blamed], count)
     numbers = added(row[blamed], np.ones(blamed.sum()), count), added(row[blamed], chunks.tokens[blamed], count)
+    lows, highs = (added(row[blamed], one[blamed], count) for one in (low, high))
     worst = np.argsort(-totals, kind="stable")
     return [
-        Culprit(int(one), float(totals[one]), int(numbers[0][one]), int(numbers[1][one]))
+        Culprit(
+            int(one),
+            float(totals[one]),
+            float(lows[one]),
+            float(highs[one]),
+            int(numbers[0][one]),
+            int(numbers[1][one]),
+        )
         for one in worst
         if totals[one] > 0
     ]

@@ -34,7 +34,7 @@ class Estimate:
     sigma: float
     """Scatter around it, as a share."""
     n: int
-    """Requests that it was made of: the very ones that it divides, so it finds no slow device and no stall."""
+    """Requests that it was made of: earlier ones if there are enough, else the very ones that it divides."""
 
     @property
     def holds(self) -> bool:
@@ -55,7 +55,7 @@ def estimate(
     meanwhile = _Meanwhile(recorded)
     quality = None
     for name, features, causes, usable in (meanwhile.decoding(), meanwhile.prefill()):
-        law, expected = _law(features, meanwhile.time[name], usable)
+        law, expected = _law(features, meanwhile.time[name], usable, _earlier(recorded, usable))
         if law is None or not law.holds:
             continue
         quality = law if name == "decode" else quality
@@ -74,13 +74,23 @@ def estimate(
     return out, new, quality
 
 
-def _law(features: Floats, time: Floats, usable: Bools) -> tuple[Estimate | None, Floats]:
-    """The law of the usable requests, and each request's time by feature."""
-    if usable.sum() < _LEAST_REQUESTS:
+def _earlier(recorded: Traffic, usable: Bools) -> Bools:
+    """The usable requests that ended before the wanted ones began, if they are enough; else all usable ones.
+
+    A law that is fitted to the very requests of a fault gives its time to prompts and answers.
+    """
+    requests = recorded.requests
+    earlier = usable & (requests.end <= requests.start[requests.wanted].min(initial=np.inf))
+    return earlier if earlier.sum() >= _LEAST_REQUESTS else usable
+
+
+def _law(features: Floats, time: Floats, usable: Bools, fitted: Bools) -> tuple[Estimate | None, Floats]:
+    """The law of the fitted requests, and each usable request's time by feature."""
+    if fitted.sum() < _LEAST_REQUESTS:
         return None, np.zeros_like(features)
-    fit = robust(features[usable], time[usable])
-    ratio = time[usable] / fit.expected
-    quality = Estimate(r_squared(time[usable], fit.expected), scatter(ratio), int(usable.sum()))
+    fit = robust(features[fitted], time[fitted])
+    ratio = time[fitted] / fit.expected
+    quality = Estimate(r_squared(time[fitted], fit.expected), scatter(ratio), int(fitted.sum()))
     return quality, np.nan_to_num(features) * fit.coefficients
 
 

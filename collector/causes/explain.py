@@ -37,7 +37,10 @@ class Explained:
     ttft_us: NDArray[np.uint32]
     rest_us: NDArray[np.uint32]
     inflicted_us: NDArray[np.uint32]
-    """How long others waited for its prompts, summed over the others; UNKNOWN_US unless its level is `steps`."""
+    """How long others waited for its prompts, summed over the others; UNKNOWN_US where nobody can tell.
+
+    Below the level `steps`, it is what steps with prompts took beyond the median of those without, shared by tokens.
+    """
     error_us: NDArray[np.uint32]
     """One standard deviation of its parts by the scatter of the model; UNKNOWN_US below the level `estimated`."""
     level: NDArray[np.str_]
@@ -98,12 +101,13 @@ def explain_process(
     ttft, rest = (_by_request(parts.pieces, of_pieces, len(recorded.requests), after=after) for after in (False, True))
     ttft_us, rest_us = whole_us(ttft, rest, recorded.requests)
     by_steps = level == "steps"
+    knows = by_steps | ((case.model is None) & case.knows_prompts & (level != "none"))
     decoding = quality.sigma * (recorded.requests.end - recorded.requests.first) if quality else np.zeros(len(level))
     error = np.where(by_steps, np.sqrt(parts.variance) + parts.doubt, decoding)
     return Explained(
         ttft_us,
         rest_us,
-        np.where(by_steps, np.minimum(parts.inflicted / 1000, MOST_US), UNKNOWN_US).astype(np.uint32),
+        np.where(knows, np.minimum(parts.inflicted / 1000, MOST_US), UNKNOWN_US).astype(np.uint32),
         np.where(np.isin(level, ("phases", "none")), UNKNOWN_US, np.minimum(error / 1000, MOST_US)).astype(np.uint32),
         level,
         *why,
@@ -141,7 +145,10 @@ def _levels(case: Judged) -> tuple[NDArray[np.str_], tuple[NDArray[np.int64], Fl
 def _by_request(pieces: Pieces, of_pieces: Floats, count: int, *, after: bool) -> Floats:
     chosen = pieces.after == after
     row, values = pieces.request[chosen], of_pieces[chosen]
-    return np.stack([added(row, values[:, index], count) for index in range(len(PARTS))], 1)
+    sums = np.zeros((count, len(PARTS)))
+    for index in np.flatnonzero(values.any(0)):
+        sums[:, index] = added(row, values[:, index], count)
+    return sums
 
 
 def whole_us(ttft: Floats, rest: Floats, requests: Requests) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:

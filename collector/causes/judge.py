@@ -11,7 +11,7 @@ import numpy as np
 from collector.causes.columns import Bools, Floats, Traffic
 from collector.causes.fit import MOST_SIGMA
 from collector.causes.learn import updated
-from collector.causes.model import FEATURES, StepModel
+from collector.causes.model import FEATURES, LEAST_STEPS, StepModel
 from collector.causes.reasons import Reason
 from collector.causes.slower import Slower, always, than_another, than_earlier
 from collector.causes.split import COMPONENTS, OUTLIER, law_of, split
@@ -46,6 +46,35 @@ class Judged:
         names = ("base", "batch", "prompt", "slower", "drafts")
         time: Floats = self.components[:, [COMPONENTS.index(name) for name in names]].sum(1)
         return time
+
+    @property
+    def knows_prompts(self) -> bool:
+        """Whether it can be told what prompts took: by a law, or by steps that say which have some."""
+        if self.model is not None:
+            return True
+        told = np.isfinite(self.steps.numbers["prefill_tokens"])
+        plain = self.done.features[:, FEATURES.index("prompt_tokens")] == 0
+        return bool(plain.sum() >= LEAST_STEPS and 2 * told.sum() >= len(told))
+
+    def prompt_ns(self) -> tuple[Floats, Floats, Floats]:
+        """By step, the time that its prompts took, and the least and the most that it may be, ns.
+
+        By the law, within its scatter. Where none holds, what a step with prompts took beyond the median of those
+        without: which steps carry whose prompts is known, and what they took as a range, by the middle eight of ten.
+        Nothing where fewer than LEAST_STEPS have none, or the engine does not tell which have some.
+        """
+        if self.model is not None:
+            prompt = self.components[:, COMPONENTS.index("prompt")]
+            either = np.minimum(2 * self.model.sigma * self.usual, prompt)
+            return prompt, prompt - either, prompt + either
+        tokens = self.done.features[:, FEATURES.index("prompt_tokens")]
+        time = self.steps.duration - self.components[:, COMPONENTS.index("stall")]
+        if not self.knows_prompts:
+            nothing = np.zeros(len(time))
+            return nothing, nothing, nothing
+        low, middle, high = np.quantile(time[tokens == 0], [0.1, 0.5, 0.9])
+        least, prompt, most = (np.where(tokens > 0, np.maximum(time - one, 0.0), 0.0) for one in (high, middle, low))
+        return prompt, least, most
 
     @property
     def shares(self) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 
 from collector.causes.columns import Columns, Floats, Traffic, traffic
 from collector.causes.fit import not_negative, r_squared, robust, scatter, sums
-from collector.causes.model import FEATURES, LEAST_OF_CELL, LEAST_STEPS, StepModel, cells_of, ranges
+from collector.causes.model import FEATURES, LEAST_OF_CELL, LEAST_STEPS, StepModel, cells_of, most_of
 from collector.causes.slower import always, anchored
 from collector.causes.split import OUTLIER, copied, lasting, law_of
 from collector.causes.timeline import Steps, line_up
@@ -115,7 +115,7 @@ def _fitted(features: Floats, duration: Floats, origin_ns: int, steps: Steps, ga
         model,
         sigma=sigma,
         r2=r_squared(duration, law),
-        most=tuple(ranges(known).max(0, initial=0.0).tolist()),
+        most=tuple(most_of(known).tolist()),
     )
 
 
@@ -145,7 +145,7 @@ def _added(former: StepModel, features: Floats, duration: Floats, law: Floats, e
         xty=tuple(both[1].tolist()),
         cells=merged,
         cell_steps={cell: kept_steps.get(cell, 0) + counts.get(cell, 0) for cell in merged},
-        most=tuple(ranges(features).max(0, initial=0.0).clip(min=former.most).tolist()),
+        most=tuple(most_of(features).clip(min=former.most).tolist()),
         gap_ns=(1 - share) * former.gap_ns + share * gap_ns,
         refused=0,
         by_itself=False,

@@ -19,6 +19,8 @@ FEATURES: Final = (
 1 · whether there are prompt tokens · the requests that they are of · their number · how many are beyond LONG · for each
 chunk of a prompt, its tokens times the context that they attend to · decoding sequences · tokens of their context ·
 drafted tokens."""
+RANGES: Final = ("attention", "context", "drafted_tokens")
+"""Features that grow without the number of sequences or of prompt tokens."""
 LONG: Final = 256
 """Tokens of a step from which on a device's arithmetic takes longer than reading the weights (H100: about 300), so that
 more tokens take more time where fewer do not."""
@@ -56,7 +58,7 @@ class StepModel:
     cell_steps: Mapping[int, float] = field(default_factory=dict)
     """Steps behind each of them."""
     most: tuple[float, ...] = (0.0,) * len(FEATURES)
-    """By FEATURES, in one step that it knows: beyond, nobody saw the law hold. By `ranges`."""
+    """By FEATURES, in one step that it knows: beyond, nobody saw the law hold. By `most_of`."""
     anchor: tuple[float, ...] = ()
     """The fastest coefficients that the process had within a week: what it is compared with when it gets slower."""
     anchor_ns: int = 0
@@ -101,15 +103,18 @@ class StepModel:
         return cls(**numbers)
 
 
-def ranges(features: Floats) -> Floats:
-    """The work of steps by which a law's range is known: context and drafts of one sequence, all else of a step.
+def ranges(features: Floats) -> tuple[Floats, ...]:
+    """The numbers of RANGES: context and drafts of one sequence, since a sequence more brings its own with it."""
+    number = {name: features[:, index] for index, name in enumerate(FEATURES)}
+    sequences = np.maximum(number["sequences"], 1.0)
+    return number["attention"], number["context"] / sequences, number["drafted_tokens"] / sequences
 
-    A sequence more brings its context and its draft with it, and the range of sequences is one of its own.
-    """
-    number = features.copy()
-    each = [FEATURES.index(name) for name in ("context", "drafted_tokens")]
-    number[:, each] /= np.maximum(features[:, FEATURES.index("sequences")], 1)[:, None]
-    return number
+
+def most_of(features: Floats) -> Floats:
+    """The largest work of steps, by FEATURES; of RANGES as these count."""
+    most: Floats = features.max(0, initial=0.0)
+    most[[FEATURES.index(name) for name in RANGES]] = [one.max(initial=0.0) for one in ranges(features)]
+    return most
 
 
 def cells_of(features: Floats) -> Ints:

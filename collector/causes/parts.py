@@ -53,11 +53,13 @@ def divide(case: Judged, limits: Limits) -> Parts:
     _give(out, rows, did, _UNUSUAL)
     out[rows, _PART["preempted"]] = length[rows] - out[rows].sum(1)
     chunks = case.done.chunks
-    time = case.components[chunks.step, _COMPONENT["prompt"]] * case.shares
+    shares = case.shares
+    time = case.components[chunks.step, _COMPONENT["prompt"]] * shares
     _prefill(out, case, pieces, did, time)
     _queued(out, case, pieces, limits, sums)
     others = np.maximum(case.done.running[chunks.step] - 1, 0)
-    inflicted = added(recorded.phases.request[chunks.phase], time * others, len(recorded.requests))
+    lost = time if case.model else case.prompt_ns()[0][chunks.step] * shares
+    inflicted = added(recorded.phases.request[chunks.phase], lost * others, len(recorded.requests))
     return Parts(pieces, out, inflicted, *_errors(case))
 
 

@@ -34,4 +34,4 @@ class Reason(NamedTuple):
     share: float = np.nan
     """What fell short; NaN where the reason has no such number."""
     steps: float = np.nan
-    """The number of steps that there were, or that the law was made of; NaN where nobody counted."""
+    """The number of steps that there were, or that made the law; NaN where nobody counted."""

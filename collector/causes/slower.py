@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from collector.causes.columns import Bools, Floats
-from collector.causes.model import FEATURES, LEAST_STEPS, StepModel, ranges
+from collector.causes.model import FEATURES, LEAST_STEPS, RANGES, StepModel, ranges
 from collector.causes.split import LEAST_DRIFT, MEDIAN_ERROR, law_of
 
 KINDS: Final = ("none", "version", "earlier", "sister")
@@ -21,6 +21,8 @@ sister   another process of its service and variant, and always was
 _GROUP: Final = 50
 """Steps that scatter together, since slower and faster ones come in groups: so many count as one."""
 _QUARTERS: Final = 4
+_ENOUGH: Final = 400
+"""Steps that tell how fast a device is."""
 _WEEK_NS: Final = 7 * 86400 * 10**9
 
 
@@ -43,7 +45,11 @@ class Slower:
 
 def inside(law: StepModel, features: Floats) -> Bools:
     """The steps whose work is within what a law has seen."""
-    within: Bools = np.all(ranges(features) <= np.array(law.most) * (1 + 1e-9), axis=1)
+    most = np.array(law.most) * (1 + 1e-9)
+    each = [FEATURES.index(name) for name in FEATURES if name not in RANGES]
+    within: Bools = np.all(features[:, each] <= most[each], axis=1)
+    for name, work in zip(RANGES, ranges(features), strict=True):
+        within &= work <= most[FEATURES.index(name)]
     return within
 
 
@@ -71,7 +77,7 @@ def than_another(law: StepModel, other: StepModel, features: Floats, kind: str) 
 
 def than_earlier(law: StepModel, features: Floats) -> tuple[Slower | None, Floats]:
     """How much slower the law is than the fastest that the process had, and the share of each step."""
-    if law.anchor in ((), law.coefficients):
+    if law.anchor in ((), law.coefficients) or _times(law, law.anchor) < 1 + LEAST_DRIFT / 2:
         return None, np.zeros(len(features))
     own_ns, other_ns = (np.maximum(features @ np.array(one), 1.0) for one in (law.coefficients, law.anchor))
     return slower("earlier", law, law, own_ns, other_ns), np.maximum(1 - other_ns / own_ns, 0.0)
@@ -84,6 +90,8 @@ def always(law: StepModel, features: Floats, duration: Floats) -> str:
     """
     if not len(duration):
         return ""
+    some = slice(None, None, max(len(duration) // _ENOUGH, 1))
+    duration, features = duration[some], features[some]
     expected, _ = law_of(law, features)
     middles = [float(np.median(some)) for some in np.array_split(duration / expected, _QUARTERS) if len(some)]
     scatter = 3 * MEDIAN_ERROR * law.sigma / np.sqrt(max(len(duration) / _QUARTERS, 1))
@@ -95,6 +103,10 @@ def anchored(law: StepModel, former: StepModel | None) -> tuple[tuple[float, ...
     """The anchor of a law, and its time: that of the former one, unless the law is faster or that is of a week ago."""
     if former is None or not former.anchor or law.end_ns - former.anchor_ns > _WEEK_NS:
         return law.coefficients, law.end_ns
+    return (law.coefficients, law.end_ns) if _times(law, former.anchor) < 1 else (former.anchor, former.anchor_ns)
+
+
+def _times(law: StepModel, coefficients: tuple[float, ...]) -> float:
+    """How many times as long as by other coefficients the steps take that made the law."""
     work = np.array(law.xtx[: len(FEATURES)])  # the first feature is 1: these are the weighted sums of all
-    faster = work @ np.array(law.coefficients) < work @ np.array(former.anchor)
-    return (law.coefficients, law.end_ns) if faster else (former.anchor, former.anchor_ns)
+    return float(work @ np.array(law.coefficients) / max(work @ np.array(coefficients), 1e-300))

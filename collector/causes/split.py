@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from collector.causes.columns import Bools, Floats, Ints, Traffic, added
-from collector.causes.model import FEATURES, LEAST_OF_CELL, StepModel, ranges
+from collector.causes.model import FEATURES, LEAST_OF_CELL, LEAST_STEPS, RANGES, StepModel, ranges
 from collector.causes.timeline import Steps
 from collector.causes.work import Work
 
@@ -17,6 +17,8 @@ COMPONENTS: Final = (
 """What the time of a process goes into. Gaps are between steps, and a pause is what makes one longer than usual."""
 OUTLIER: Final = 4.0
 """A step that is longer than usual by more than so many sigma is no ordinary variation."""
+_FAR: Final = 6.0
+_LEAST_STOP_NS: Final = 5e8
 _WINDOWS: Final = (255, 31)
 """Steps whose median says how fast the device is."""
 LEAST_DRIFT: Final = 0.05
@@ -44,7 +46,8 @@ def split(
 ) -> tuple[Floats, Floats]:
     """Steps × COMPONENTS, ns: they add up to each step's duration. Then, by step, by how much the split may be wrong.
 
-    Without a model, all is unknown but copies. `slower` is the share of each step's law that another law does without.
+    Without a model, all is unknown but copies, and steps that are far beyond all others. `slower` is the share of each
+    step's law that another law does without.
     """
     doubt = np.zeros(len(steps))
     parts = np.zeros((len(steps), len(COMPONENTS)))
@@ -55,10 +58,15 @@ def split(
     parts[:, column["unknown"]] = duration
     known = np.flatnonzero(np.isfinite(done.features).all(1) & (duration > 0))
     if model is None or not len(known):
+        stall = np.zeros(len(steps))
+        stall[known] = far_beyond(done.features[known], duration[known])
+        parts[:, column["stall"]] = stall
+        parts[:, column["unknown"]] -= stall
         return parts, doubt
     features, duration = done.features[known], duration[known]
-    law, work = law_of(model, features)
-    unsure = _unsure(model, features)
+    factor, count = model.calibration(features)
+    law, work = law_of(model, features, factor)
+    unsure = _unsure(model, features, count)
     # Steps that are judged by themselves have no earlier ones, compared with which the device could be slow.
     speed = np.ones(len(law)) if model.by_itself else lasting(np.maximum(duration - unsure, 0.0) / law, model.sigma)
     # A step that is far faster than the device is said to be was not slowed down: every second one may be.
@@ -69,28 +77,56 @@ def split(
     unknown = np.minimum(beyond, unsure)
     ordinary = duration - beyond
     drift = ordinary * (1 - 1 / speed)
-    of_slower = (ordinary - drift) * (0.0 if slower is None else slower[known])
-    scaled = work * ((ordinary - drift - of_slower) / law)[:, None]
-    drafts = scaled[:, :2] * (1 - 1 / _fallen(done, known, model))[:, None]
-    scaled[:, :2] -= drafts
-    parts[known, : work.shape[1]] = scaled
-    excess = {"drift": drift, "stall": beyond - unknown, "unknown": unknown, "slower": of_slower}
-    for name, value in {**excess, "drafts": drafts.sum(1)}.items():
+    usual = ordinary - drift
+    excess = {"drift": drift, "stall": beyond - unknown, "unknown": unknown}
+    if slower is not None:
+        excess["slower"] = usual * slower[known]
+        usual = usual - excess["slower"]
+    work *= (usual / law)[:, None]
+    if (fallen := _fallen(done, known, model)) is not None:
+        drafts = work[:, :2] * (1 - 1 / fallen)[:, None]
+        work[:, :2] -= drafts
+        excess["drafts"] = drafts.sum(1)
+    parts[known, : work.shape[1]] = work
+    for name, value in excess.items():
         parts[known, column[name]] = value
-    doubt[known] = np.where(np.isfinite(unsure), np.minimum(unsure, np.maximum(duration - law, 0.0)), 0.0)
+    if unsure.any():
+        doubt[known] = np.where(np.isfinite(unsure), np.minimum(unsure, np.maximum(duration - law, 0.0)), 0.0)
     return parts, doubt
 
 
-def _fallen(done: Work, known: Ints, model: StepModel) -> Floats:
-    """How many times fewer tokens the steps around each one give a sequence than usual, where drafts are made; or 1."""
+def far_beyond(features: Floats, duration: Floats) -> Floats:
+    """By how much steps are longer than the usual one with prompts, or without, where they are far beyond any scatter.
+
+    Durations on a busy machine scatter by factors, so their logarithms are compared: six times their scatter, ten times
+    the usual duration, and half a second at least.
+    """
+    beyond = np.zeros(len(duration))
+    prompts = features[:, FEATURES.index("prompt_tokens")] > 0
+    for kind in (prompts, ~prompts):
+        if kind.sum() < LEAST_STEPS:
+            continue
+        times = duration[kind]
+        usual = float(np.median(times))
+        distance = np.log(times / usual)
+        scatter = 1.4826 * float(np.median(np.abs(distance)))
+        far = (distance > max(_FAR * scatter, np.log(10))) & (times - usual > _LEAST_STOP_NS)
+        beyond[kind] = np.where(far, times - usual, 0.0)
+    return beyond
+
+
+def _fallen(done: Work, known: Ints, model: StepModel) -> Floats | None:
+    """How many times fewer tokens the steps around each one give a sequence than usual, or 1; None without drafts."""
     tokens = done.tokens_a_step[known]
     if model.tokens_a_step <= 1 or not np.isfinite(tokens).any():
-        return np.ones(len(known))
+        return None
     return lasting(np.nan_to_num(model.tokens_a_step / tokens, nan=1.0), 0.0, least=_LEAST_FALL)
 
 
-def law_of(model: StepModel, features: Floats) -> tuple[Floats, Floats]:
+def law_of(model: StepModel, features: Floats, factor: Floats | None = None) -> tuple[Floats, Floats]:
     """The usual duration of steps, and its division into base, batch and prompt (ns), which add up to it.
+
+    `factor` is the calibration of the steps, where it is known already.
 
     What the law misses in a cell belongs to the prompts in steps that have some, else to the batch; to the base in
     steps of one sequence.
@@ -105,7 +141,7 @@ def law_of(model: StepModel, features: Floats) -> tuple[Floats, Floats]:
         (value[name] for name in ("some_prompt", "prompts", "prompt_tokens", "long_prompt_tokens", "attention")),
         np.zeros(len(features)),
     )
-    factor, _ = model.calibration(features)
+    factor = model.calibration(features)[0] if factor is None else factor
     more = (base + batch + prompt) * (factor - 1)
     prompts, several = features[:, FEATURES.index("some_prompt")] > 0, sequences > 1
     # A factor below what the prompt, or the batch, makes up takes the rest from the base.
@@ -120,7 +156,7 @@ def _give(part: Floats, more: Floats, to: Bools) -> tuple[Floats, Floats]:
     return changed, more - (changed - part)
 
 
-def _unsure(model: StepModel, features: Floats) -> Floats:
+def _unsure(model: StepModel, features: Floats, count: Floats) -> Floats:
     """By how much the law may be too low (ns); 0 where it was seen to hold, and where enough steps were of its kind.
 
     Beyond the most sequences that the model knows: by half of what those beyond take. Beyond the most prompt tokens: by
@@ -133,14 +169,15 @@ def _unsure(model: StepModel, features: Floats) -> Floats:
     decoding = each[:, FEATURES.index("sequences")] + each[:, FEATURES.index("context")]
     more = np.maximum(1 - model.most_of("sequences") / np.maximum(number["sequences"], 1.0), 0.0)
     crowd = more * decoding / 2
-    _, count = model.calibration(features)
     prompts = number["prompt_tokens"] > 0
     unsure = np.where((count >= LEAST_OF_CELL) & ~prompts, 0.0, crowd)
     unsure[(count < LEAST_OF_CELL) & (number["prompt_tokens"] > model.most_of("prompt_tokens"))] = np.inf
-    other = [FEATURES.index(name) for name in ("attention", "context", "drafted_tokens")]
-    far = (ranges(features)[:, other] / np.maximum(np.array(model.most)[other], 1.0)).max(1, initial=1.0)
-    doubtful: Floats = np.maximum(unsure, each.sum(1) * (far**2 - 1))
-    return doubtful
+    far = np.ones(len(features))
+    for name, work in zip(RANGES, ranges(features), strict=True):
+        if work.max(initial=0.0) > model.most_of(name):
+            far = np.maximum(far, work / max(model.most_of(name), 1.0))
+            unsure = np.maximum(unsure, each.sum(1) * (far**2 - 1))
+    return unsure
 
 
 def lasting(ratio: Floats, sigma: float, least: float = LEAST_DRIFT) -> Floats:

@@ -84,21 +84,24 @@ class RunningSums:
     """
 
     def __init__(self, steps: Steps, in_steps: Floats, between_steps: Floats) -> None:
-        growth = np.empty((2 * len(steps), in_steps.shape[1]))
-        growth[0::2], growth[1::2] = between_steps, in_steps
+        self._count = in_steps.shape[1]
+        self._some = np.flatnonzero(in_steps.any(0) | between_steps.any(0))
+        growth = np.empty((2 * len(steps), len(self._some)))
+        growth[0::2], growth[1::2] = between_steps[:, self._some], in_steps[:, self._some]
         self._times = np.stack([steps.start, steps.end], 1).ravel()
         self._sums = np.cumsum(growth, 0)
 
     def at(self, time: Floats) -> Floats:
         """Times × columns; constant before the first step and after the last."""
+        result = np.zeros((len(time), self._count))
         if not len(self._times):
-            return np.zeros((len(time), self._sums.shape[1]))
+            return result
         time = np.clip(time, self._times[0], self._times[-1])
         left = np.clip(np.searchsorted(self._times, time, "right") - 1, 0, len(self._times) - 2)
         span = self._times[left + 1] - self._times[left]
         share = (time - self._times[left]) / np.where(span, span, 1)
         before = self._sums[left]
-        result: Floats = before + (self._sums[left + 1] - before) * share[:, None]
+        result[:, self._some] = before + (self._sums[left + 1] - before) * share[:, None]
         return result
 
     def between(self, start: Floats, end: Floats) -> Floats:

@@ -225,7 +225,10 @@ class Explainer(ThreadStage):
             later = References(self._store, services, end_s + _LATER_S)
             judges = {key: one if one.at_s else later.of(key, kinds[key]) for key, one in judges.items()}
         windows = [
-            process if judges[process.key].own else with_more(process, len(rows[process.key])) for process in processes
+            process
+            if (own := judges[process.key].own) and own.model.holds
+            else with_more(process, len(rows[process.key]))
+            for process in processes
         ]
         for process, rows_of in happened(self._store, windows):
             if self._stopping.is_set():

@@ -33,7 +33,8 @@ def new_day(folder, *, scale=SCALE, fresh_s=FRESH_S):
     with made.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         day = _read(made)
-        if day is None or time.time() - day.end / 1e9 > fresh_s:
+        # A day of the future was made under a clock that was ahead (tests/clocks.py).
+        if day is None or abs(time.time() - day.end / 1e9) > fresh_s:
             shutil.rmtree(made, ignore_errors=True)
             command = [sys.executable, "-m", "tests.support.day", str(made), str(scale)]
             subprocess.run(command, cwd=ROOT, check=True, timeout=900)

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from collector.causes.culprits import culprits_of
+from collector.causes.explain import Explained, explain_process
+from collector.causes.judge import Laws
 from collector.causes.learn import learn
 from collector.causes.model import StepModel
 from tests.support.simulated_engine import EPOCH, MS, Faults, Law, Load, Run, S, SimulatedDrafts, chats, run
@@ -40,8 +42,7 @@ class Shown:
     """A run, the laws that judge it, and what is true of it."""
 
     run: Run
-    laws: dict[str, StepModel | None]
-    """By the argument of `explain_process`."""
+    laws: Laws
     causes: tuple[str, ...] = ()
     """What the fault adds time to; none: the run is healthy."""
     top: tuple[str, ...] = ()
@@ -70,7 +71,7 @@ def law_of(seed: int, law: Law = LAW) -> StepModel | None:
 
 def quiet(seed: int, law: Law) -> Shown:
     """Nothing is wrong."""
-    return Shown(traffic(seed, law), {"reference": law_of(seed, law)})
+    return Shown(traffic(seed, law), Laws(law_of(seed, law)))
 
 
 def frozen(seed: int, law: Law) -> Shown:
@@ -90,7 +91,7 @@ def alternate(seed: int, law: Law) -> Shown:
 
 def _device(seed: int, law: Law, faults: Faults, top: tuple[str, ...]) -> Shown:
     found = traffic(seed, law, faults)
-    return Shown(found, {"reference": law_of(seed, law)}, ("drift", "stall"), top, found.faulty())
+    return Shown(found, Laws(law_of(seed, law)), ("drift", "stall"), top, found.faulty())
 
 
 def burst_on_a_slow_device(seed: int, law: Law) -> Shown:
@@ -100,7 +101,7 @@ def burst_on_a_slow_device(seed: int, law: Law) -> Shown:
     more = Load(at, [list(one) for one in load.prompts[:100]], load.outputs[:100])
     both, _ = load.with_more(more)
     found = traffic(seed, law, Faults(slow=((MIDDLE, UNTIL, 1.5),)), both, max_seqs=64)
-    laws = {"reference": law_of(seed, law)}
+    laws = Laws(law_of(seed, law))
     return Shown(found, laws, ("drift", "stall"), ("slow device",), found.faulty(), within=0.2)
 
 
@@ -109,7 +110,7 @@ def long_prompt(seed: int, law: Law) -> Shown:
     load = Load([MIDDLE], [np.random.default_rng(seed).integers(1, 30_000, LONG).tolist()], [20])
     both, [place] = chats(COUNT, seed=seed).with_more(load)
     found = traffic(seed, law, load=both, blocks=40_000)
-    return Shown(found, {"reference": law_of(seed, law)}, culprit=place)
+    return Shown(found, Laws(law_of(seed, law)), culprit=place)
 
 
 def fewer_drafts(seed: int, law: Law) -> Shown:
@@ -121,21 +122,21 @@ def fewer_drafts(seed: int, law: Law) -> Shown:
     for key, start, length, name in zip(*columns, strict=True):
         if name == "decode":
             decoding[key] += max(0, min(start + length - EPOCH, inside[1]) - max(start - EPOCH, inside[0]))
-    laws = {"reference": law_of(seed, law)}
+    laws = Laws(law_of(seed, law))
     return Shown(found, laws, ("drafts",), ("fewer drafts accepted",), decoding * (1 - fallen / usual), within=0.2)
 
 
 def slower_sister(seed: int, law: Law) -> Shown:
     """A new process is 1.5 times as slow as another one of its kind, and always was: a fact, and no fault."""
     slow = scaled(law, 1.5)
-    return Shown(traffic(seed, slow), {"sister": law_of(seed, law)}, slower=("sister", 1.5))
+    return Shown(traffic(seed, slow), Laws(sister=law_of(seed, law)), slower=("sister", 1.5))
 
 
 def slower_version(seed: int, law: Law) -> Shown:
     """A new version takes 2.6 times as long for the same work."""
     found = traffic(seed, scaled(law, 2.6))
     injected = _computed(found) * (1 - 1 / 2.6)
-    laws = {"version": law_of(seed, law)}
+    laws = Laws(version=law_of(seed, law))
     return Shown(found, laws, ("slower",), ("slower by itself",), injected, slower=("version", 2.6))
 
 
@@ -146,15 +147,18 @@ def creep(seed: int, law: Law) -> Shown:
         few = chats(COUNT // 2, seed=50 + seed + window)
         model = learn(*traffic(seed, scaled(law, 1.02**window), load=few).tables, former=model)
     found, factor = traffic(seed, scaled(law, 1.02**12)), 1.02**12
-    causes, top, laws = ("slower", "drift"), ("slower by itself",), {"reference": model}
+    causes, top, laws = ("slower", "drift"), ("slower by itself",), Laws(model)
     return Shown(found, laws, causes, top, _computed(found) * (1 - 1 / factor), slower=("earlier", factor), within=0.2)
 
 
 def after_a_long_fault(seed: int, law: Law) -> Shown:
     """For an hour the device was 1.5 times as slow, until that was usual; then it was as before, and slow for 7 s."""
-    model = replace(learn(*traffic(150 + seed, scaled(law, 1.5)).tables, former=None), anchor=law_of(seed, law).anchor)
+    usual, slow = law_of(seed, law), learn(*traffic(150 + seed, scaled(law, 1.5)).tables, former=None)
+    assert usual is not None
+    assert slow is not None
+    model = replace(slow, anchor=usual.anchor)
     found = traffic(seed, law, Faults(slow=((MIDDLE, MIDDLE + 3 * S, 4.0),)))
-    return Shown(found, {"reference": model}, ("drift", "stall"), ("slow device", "stall"), found.faulty(), within=0.1)
+    return Shown(found, Laws(model), ("drift", "stall"), ("slow device", "stall"), found.faulty(), within=0.1)
 
 
 def scaled(law: Law, factor: float) -> Law:
@@ -173,6 +177,12 @@ def _computed(found: Run) -> np.ndarray:
     return np.interp(end, times, sums) - np.interp(start, times, sums)
 
 
+def explained(case: Shown) -> Explained:
+    """What is explained of its run."""
+    laws = case.laws
+    return explain_process(*case.run.tables, reference=laws.own, sister=laws.sister, version=laws.version)
+
+
 def victims_of(case: Shown) -> list[int]:
     """Requests that came while the culprit's prompt was computed, and had to wait for it: five at most."""
     if case.culprit is None:
@@ -185,7 +195,7 @@ def victims_of(case: Shown) -> list[int]:
 def worst_of(case: Shown, victim: int) -> int | None:
     """The request whose prompt took most from a victim; None: nobody's is blamed."""
     times: dict[int, float] = {}
-    for culprits in culprits_of(victim, *case.run.tables, reference=case.laws["reference"]).values():
+    for culprits in culprits_of(victim, *case.run.tables, reference=case.laws.own).values():
         for one in culprits:
             times[one.row] = times.get(one.row, 0.0) + one.time_ns
     return max(times, key=lambda row: times[row], default=None)

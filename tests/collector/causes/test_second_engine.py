@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from collector.causes.explain import explain_process
 from collector.causes.names import PARTS, load_causes
 from tests.support.second_engine import LAW, SHOWN, victims_of, worst_of
+from tests.support.second_engine import explained as of_second
 
 
 def by_part(explained):
@@ -15,7 +15,7 @@ def by_part(explained):
 @pytest.mark.parametrize("name", SHOWN)
 def test_what_is_wrong_is_found_with_its_size_and_nothing_else_is_blamed(name):
     case = SHOWN[name](1, LAW)
-    explained = explain_process(*case.run.tables, **case.laws)
+    explained = of_second(case)
     times = by_part(explained)
     assert set(explained.level) == {"steps"}
     e2e = case.run.requests["end"] - case.run.requests["start"]
@@ -42,6 +42,6 @@ def test_what_is_wrong_is_found_with_its_size_and_nothing_else_is_blamed(name):
 def test_the_size_of_a_slow_device_in_a_burst_is_within_its_error():
     """Nobody saw the law hold with so many sequences, and the error says so."""
     case = SHOWN["burst of 100 on a device slow × 1.5"](1, LAW)
-    explained = explain_process(*case.run.tables, **case.laws)
+    explained = of_second(case)
     found = by_part(explained)[:, [PARTS.index("drift"), PARTS.index("stall")]].sum()
     assert abs(found - case.injected.sum() / 1e9) < explained.error_us.sum() / 1e6 < 0.3 * found
