@@ -66,8 +66,8 @@ class Victims:
 
     @classmethod
     def of(cls, rows: Rows, beyond: Beyond, cause: str) -> Victims:
-        """Those of a cause. A wait ends where the request's own prompt begins to be computed; without a cause of
-        HELD, the whole time of a request counts."""
+        """The requests that lost time to a cause. A wait ends where the request's own prompt begins to be computed; of
+        a cause that is not in HELD, the whole time of a request counts."""
         lost = np.maximum(beyond.excess[PARTS.index(cause)], 0) * rows.weight
         of = np.flatnonzero(lost)
         times, ended = rows.times, rows.rows["end_ns"][of]

@@ -38,7 +38,7 @@ class SlowerOut(Answer):
 
 
 def read_slower(reader: Reader, window: Window, processes: Collection[int]) -> list[SlowerOut]:
-    """Those of these processes, by their numbers in rows of `causes`, that are slower; the slowest first.
+    """The slower ones of some processes, which have numbers as in rows of `causes`; the slowest first.
 
     A caller of one tenant sees none: another tenant's processes would be named.
     """
