@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -171,7 +172,8 @@ def upkeep(folder):
     collector.wait_until_stored()
     explained = 'tokentrail_collector_requests_explained_total{level="steps"}'
     collector.wait_until(lambda: explained in collector.get("/metrics").text)
-    failures = [line for line in collector.get("/metrics").text.splitlines() if "explain_failures_total " in line]
+    lines = collector.get("/metrics").text.splitlines()
+    failures = [line for line in lines if re.match(r"tokentrail_collector_explain_failures_total ", line)]
     assert collector.stop() == 0
     assert restored == sorted(restored)
     assert [float(line.split()[1]) for line in failures] == [0.0], failures
