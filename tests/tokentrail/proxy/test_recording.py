@@ -193,6 +193,15 @@ def test_an_answer_that_is_not_streamed_arrives_with_its_last_byte():
     assert given[semconv.REQUEST_STREAM] is False
 
 
+@pytest.mark.parametrize("before", [b"", b" \n", b": PROCESSING\n\n: PROCESSING\r\n\r\n", b"\n: x\n"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "//v1/chat/completions"])
+def test_comments_before_an_answer_and_slashes_around_a_path_say_nothing(before, path):
+    said = {"choices": [{"message": {"content": "ab"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 5}}
+    body = before + json.dumps(said).encode()
+    given = recorded(JSON % (len(body), body), body={"model": "m"}, path=path)[0].attributes
+    assert (given[semconv.STATUS], given[semconv.OUTPUT_TOKENS]) == ("ok", 5)
+
+
 def test_several_choices_have_tokens_of_their_own():
     parts = (delta("a"), delta("b", index=1), delta("c", index=1, finish="stop"), delta("d", finish="length"), DONE)
     request, tokens, _ = recorded(STREAMED, *chunked(*parts), END, body={**BODY, "n": 2})
@@ -322,6 +331,11 @@ FAILURES = {
     "named": ([STREAMED, *chunked(b'event: error\ndata: {"m":1}\n\n'), END], "_OTHER"),
     "sentence": ([STREAMED, *chunked(b'data: {"error":{"type":"the key sk-1 is wrong"}}\n\n'), END], "_OTHER"),
     "no end": ([STREAMED, *chunked(delta("a")), END], "upstream_incomplete"),
+    "nothing": ([STREAMED, *chunked(DONE), END], "upstream_incomplete"),
+    "aborted": ([STREAMED, *chunked(delta("a"), delta(finish="abort"), DONE), END], "abort"),
+    "no choice": ([JSON % (15, b'{"choices": []}')], "upstream_incomplete"),
+    "a detail": ([JSON % (15, b'{"detail": "x"}')], "_OTHER"),
+    "no JSON": ([JSON % (5, b"<html")], "upstream_incomplete"),
 }  # fmt: skip
 
 
