@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -50,6 +50,8 @@ class Stored:
     instance: str
     variant: str
     model: StepModel
+    is_other: bool = False
+    """Whether the process served another model by then, or the same one under another name, as an adapter has."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Judges:
 
     own: Stored | None = None
     sister: Stored | None = None
+    """Of another process of its kind, else of the process itself while it served another model."""
     version: Stored | None = None
 
     @property
@@ -82,13 +85,16 @@ class Judges:
 class References:
     """The models that judge the steps of processes after a time.
 
-    That of the process itself, else of another one of its kind. One that serves a single tenant may be judged by one
-    that serves everybody, and not the other way round: what one tenant does changes nothing of another's answers.
+    That of the process itself, else of another one of its kind, else of itself while it served another model: names of
+    models change on one device as adapters do, and a model of another speed is judged by itself. One that serves a
+    single tenant may be judged by one that serves everybody, and not the other way round: what one tenant does changes
+    nothing of another's answers.
     """
 
     def __init__(self, store: Asked, services: Iterable[str], before_s: int) -> None:
         """Reads the models that were learned from periods before the one of `before_s`. Raises the store's errors."""
         self._of_process: dict[tuple[int, Kind], Stored] = {}
+        self._of_any_model: dict[tuple[int, Kind], Stored] = {}
         self._of_kind: dict[Kind, Stored] = {}
         self._variants: dict[Kind, list[Stored]] = {}
         parameters = {
@@ -100,6 +106,7 @@ class References:
             kind = kind_of(row)
             stored = Stored(row["at_s"], row["instance"], row["variant"], StepModel.of(row))
             self._of_process[row["process"], kind] = stored
+            self._of_any_model.setdefault((row["process"], kind._replace(model="")), replace(stored, is_other=True))
             if kind not in self._of_kind:
                 self._of_kind[kind] = stored
                 self._variants.setdefault(kind._replace(variant=""), []).append(stored)
@@ -108,14 +115,15 @@ class References:
         """The models that judge a process of a kind."""
         kinds = [kind, kind._replace(process_tenant="")]
         own = self._of_process.get((process, kind))
-        sisters = [] if own else [self._of_kind[one] for one in kinds if one in self._of_kind]
+        sisters = [] if own else [self._of_kind.get(one) for one in kinds]
+        sisters.append(None if own else self._of_any_model.get((process, kind._replace(model=""))))
         versions = [
             stored
             for one in kinds
             for stored in self._variants.get(one._replace(variant=""), ())
             if stored.variant != kind.variant
         ]
-        return Judges(own, next(iter(sisters), None), next(iter(versions), None))
+        return Judges(own, next((one for one in sisters if one), None), next(iter(versions), None))
 
     def former(self, process: int, kind: Kind) -> StepModel | None:
         """The process's own newest model, from which its next one goes on."""

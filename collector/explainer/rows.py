@@ -63,8 +63,8 @@ class Parts:
         )
         by_itself = explained.model is None or explained.model.by_itself
         self._model_at_s[rows] = np.where((level == LEVELS.index("steps")) & ~by_itself, judges.at_s, 0)
-        if explained.slower is not None:
-            fact = explained.slower
+        fact = explained.slower
+        if fact is not None and not (fact.kind == "sister" and judges.sister and judges.sister.is_other):
             self._slower_than[rows], self._slower_name[rows] = KINDS.index(fact.kind), judges.name_of(fact.kind)
             self._slower[:, rows] = np.array([[fact.ratio], [fact.low], [fact.high]]).round(4)
 

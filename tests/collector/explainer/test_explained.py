@@ -12,6 +12,7 @@ from collector.causes.names import PARTS
 from collector.explainer.models import VERSION, References, kind_of
 from collector.explainer.rows import rounded
 from collector.explainer.stage import Explainer
+from collector.query.template import render
 from tests.collector.explainer.conftest import AT_ONCE
 from tests.collector.rows import SECOND
 from tests.support.simulated_engine import Faults, chats, run
@@ -109,6 +110,19 @@ def test_only_a_law_of_the_same_model_variant_and_tenant_judges_another_process(
     found = References(rows.store, ["engine"], AT + 600).of(1, kind_of(of_process | of_requests))
     assert (found.at_s, found.own) == (AT if judges else 0, None)
     assert (found.version is not None) == ("variant" in of_model)
+
+
+@pytest.mark.parametrize(("then", "judges"), [({}, "own"), ({"model": "adapter"}, "sister"), ({"variant": "int8"}, "")])
+def test_a_process_that_served_another_model_is_judged_by_its_law_of_then(rows, simulated, then, judges):
+    """An adapter's name is a model too; one of another speed is judged by itself."""
+    of_process = {"service": "engine", "variant": "baseline", "model": "m", "process_tenant": ""}
+    row = of_process | {"instance": "i-0", "version": VERSION, "at": AT} | then
+    rows.insert("step_models", [{**row, **learn(*simulated.tables, former=None).row()}])
+    asked = {"services": ["engine"], "version": VERSION, "before_s": AT + 600}
+    process = rows.store.query(render("explain/models", {}), asked).first_row[0]
+    found = References(rows.store, ["engine"], AT + 600).of(process, kind_of(of_process))
+    assert [name for name in ("own", "sister") if getattr(found, name)] == ([judges] if judges else [])
+    assert found.sister is None or found.sister.is_other
 
 
 def test_a_process_is_judged_by_a_law_of_another_version_of_the_explainer_no_more(rows, simulated):

@@ -1,6 +1,7 @@
 """The columns of `causes` from what is explained of requests."""
 
 import numpy as np
+import pytest
 
 from collector.causes.explain import UNKNOWN_US, Explained
 from collector.causes.model import StepModel
@@ -15,7 +16,17 @@ MODEL = StepModel(1, 2, 3.0, 0.1, 0.9, (1.0,), (2.0,), (3.0,), anchor_ns=1_600_0
 
 
 def columns(
-    errors_us, *, ttft_us=500, e2e_us=2000, level="steps", shares=None, inflicted_us=0, why=NONE, fact=None, **given
+    errors_us,
+    *,
+    ttft_us=500,
+    e2e_us=2000,
+    level="steps",
+    shares=None,
+    inflicted_us=0,
+    why=NONE,
+    fact=None,
+    judges=None,
+    **given,
 ):
     """The columns of requests of 2 ms, of which these errors and parts are explained."""
     count = len(errors_us)
@@ -32,7 +43,8 @@ def columns(
         np.full(count, REASONS.index(why.name)), np.full(count, why.share), np.full(count, why.steps),
         MODEL, None, fact,
     )  # fmt: skip
-    parts.put(np.arange(count), explained, np.arange(count), Judges(Stored(1_700_000_000, "i-1", "v", MODEL)))
+    judges = judges or Judges(Stored(1_700_000_000, "i-1", "v", MODEL))
+    parts.put(np.arange(count), explained, np.arange(count), judges)
     return parts.columns()
 
 
@@ -85,3 +97,10 @@ def test_what_a_process_is_slower_than_has_a_name_and_an_interval():
         [2], ["2020-09-13T12:26:40Z"], [1.5], [1.4], [1.6],
     ]  # fmt: skip
     assert [columns([5])[name] for name in ("slower_than", "slower_by")] == [[0], [None]]
+
+
+@pytest.mark.parametrize(("is_other", "told"), [(False, [3, "i-2"]), (True, [0, ""])])
+def test_that_another_model_was_faster_on_the_same_device_is_no_fact(is_other, told):
+    judges = Judges(sister=Stored(1_700_000_000, "i-2", "v", MODEL, is_other))
+    found = columns([5], fact=Slower("sister", 1.5, 1.4, 1.6), judges=judges)
+    assert [found[name][0] for name in ("slower_than", "slower_name")] == told
