@@ -162,7 +162,7 @@ def expose_slos(series: Series, slos: Sequence[SloOut]) -> None:
         series.set(metrics.SLO_CANDIDATES, (), slo.ended_last_day)
         _expose_numbers(series, (slo.name, ""), slo)
         for group in slo.groups:
-            if fits(group.tenant):
+            if group.tenant and fits(group.tenant):
                 _expose_numbers(series, (slo.name, printable(group.tenant)), group)
 
 

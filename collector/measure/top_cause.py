@@ -114,12 +114,16 @@ def _of_past(reader: Reader, window: Window, one: Burning) -> TopCause | None:
 
 
 def burning(reader: Reader, slos: Sequence[SloOut], end_ns: int) -> list[Burning]:
-    """The SLOs and tenants that lose budget faster than allowed, since the shortest window in which they do."""
+    """The SLOs and tenants that lose budget faster than allowed, since the shortest window in which they do.
+
+    In gauges, no tenant stands for an SLO as a whole.
+    """
     by_name = {slo.name: slo for slo in reader.slos}
     rated = []
     for slo in slos:
-        promises: Sequence[tuple[str | None, Evaluation]] = [(group.tenant, group) for group in slo.groups]
-        for tenant, numbers in promises or [(None, slo)]:
+        of_tenants = ((group.tenant, group) for group in slo.groups if group.tenant)
+        promises: list[tuple[str | None, Evaluation]] = [(None, slo), *of_tenants]
+        for tenant, numbers in promises:
             over = [(rule.short_s, rule.short_burn) for rule in numbers.burn if (rule.short_burn or 0) > 1]
             if over:
                 short_s, rate = min(over)
