@@ -172,6 +172,7 @@ def expose_reasons(series: Series, reasons: Sequence[Reason]) -> None:
         labels = one.slo, printable(one.tenant or "")
         if not fits(labels[1]):
             continue
+        series.set(metrics.SLO_REASON, (*labels, printable(one.text)), 1)
         for cause, share in islice(one.shares.items(), _MOST_CAUSES):
             series.set(metrics.SLO_CAUSE_SHARE, (*labels, cause, load_causes()[cause].group), share)
         for culprit in one.culprits:

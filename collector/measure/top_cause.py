@@ -30,8 +30,11 @@ from collector.measure.tail import Beyond, Bools, shares
 from collector.measure.times import HOUR_NS, SECOND_NS, parse_moment
 from collector.measure.typical import typical_of
 from collector.measure.window import Window
+from collector.measure.wrong import NONE_ENDED, NOT_YET, what_was_wrong
 from collector.slo.cells import Cells
+from collector.slo.judge import selected
 from collector.slo.model import Slo
+from collector.sql.fragment import all_of
 
 _AT_ALL: Final = 1
 """Levels from this one on name causes (`Level`). A client's report of a request that its server explains names none."""
@@ -133,7 +136,23 @@ def burning(reader: Reader, slos: Sequence[SloOut], end_ns: int) -> list[Burning
 
 
 def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blamed | None]:
-    """What took time from the bad requests of each; None where none is explained. The store is read once for all.
+    """What took time from the bad requests of each; None where none is explained."""
+    return [one.blamed for one in _looked_at(reader, window, burns)]
+
+
+@dataclass(frozen=True)
+class _LookedAt:
+    """What the causes of the bad requests of a burn tell."""
+
+    blamed: Blamed | None
+    told: bool
+    """A cause of one of them is known."""
+    is_any: bool
+    """One of them was looked at, whether or not anything is known of it."""
+
+
+def _looked_at(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[_LookedAt]:
+    """What took time from the bad requests of each. The store is read once for all.
 
     The requests are those that are explained and ended in the hour before the window's end: bad ones of these times,
     and as typical ones the middle half of the good ones. Of very many, some are read.
@@ -145,14 +164,16 @@ def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blam
     known = read_judged(reader, hour, cells)
     different, cell = np.unique(known.rows["cell"], return_inverse=True)
     judged, is_told = cells.judged(different), known.rows["level"] >= _AT_ALL
-    blamed = []
+    found = []
     for number, one in enumerate(burns):
         outcomes, end_ns = judged.outcomes(number), known.rows["end_ns"]
-        bad = outcomes.bad[cell] & is_told & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
+        of_burn = outcomes.bad[cell] & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
+        bad = of_burn & is_told
         enough = bad.any() and known.rows["weight"][bad].sum() >= one.not_ended
         failed = round(float(known.rows["weight"][bad & outcomes.failed[cell]].sum()))
-        blamed.append(_blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None)
-    return blamed
+        blamed = _blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None
+        found.append(_LookedAt(blamed, bool(bad.any()), bool(of_burn.any())))
+    return found
 
 
 @dataclass(frozen=True)
@@ -161,6 +182,8 @@ class Reason:
 
     slo: str
     tenant: str | None
+    text: str
+    """What was wrong with the requests, and why no cause is known, where none is."""
     shares: Mapping[str, float]
     """As `Blamed` has them."""
     culprits: Sequence[Culprit]
@@ -171,13 +194,14 @@ class Reason:
 def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reason]:
     """Why each of these SLOs burns, of those that do; without shares where no bad request is explained yet."""
     burns = [_with_not_ended(reader, window, one) for one in burning(reader, slos, window.end_ns)]
-    blames = [*zip(burns, blame(reader, window, burns), strict=True)]
-    unknown = [Reason(one.slo.name, one.tenant, {}, []) for one, blamed in blames if not blamed]
-    explained = [(one, blamed) for one, blamed in blames if blamed]
+    looked = _looked_at(reader, window, burns)
+    told = [(one, found, _text(reader, window, one, found)) for one, found in zip(burns, looked, strict=True)]
+    unknown = [Reason(one.slo.name, one.tenant, text, {}, []) for one, found, text in told if not found.blamed]
+    explained = [(one, found.blamed, text) for one, found, text in told if found.blamed]
     if not explained:
         return unknown
-    since = replace(window, start_ns=min(one.since_ns for one, _ in explained))
-    tops = {blamed.top.cause for _, blamed in explained}
+    since = replace(window, start_ns=min(one.since_ns for one, *_ in explained))
+    tops = {blamed.top.cause for _, blamed, _ in explained}
     inflicted = read_inflicted(reader, since) if tops & {*OF_PROMPTS} else []
     held = holding_tenants(reader, since) if tops & HELD.keys() else []
     # Soon after a deployment, no process of the variant before has requests any more.
@@ -194,11 +218,24 @@ def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reas
 
     known = (
         Reason(
-            one.slo.name, one.tenant, blamed.shares, [*{who.by: who for who in reversed([*culprits(blamed)])}.values()]
+            one.slo.name,
+            one.tenant,
+            text,
+            blamed.shares,
+            [*{who.by: who for who in reversed([*culprits(blamed)])}.values()],
         )
-        for one, blamed in explained
+        for one, blamed, text in explained
     )
     return [*unknown, *known]
+
+
+def _text(reader: Reader, window: Window, one: Burning, found: _LookedAt) -> str:
+    of_tenant = () if one.tenant is None else (selected({"tenant": [one.tenant]}, "burn"),)
+    recent = Window(one.since_ns, one.until_ns, all_of(window.filter, *of_tenant))
+    wrong = what_was_wrong(reader, recent, one.slo)
+    if wrong is None:
+        return NONE_ENDED if one.not_ended else NOT_YET
+    return wrong.with_cause("" if found.blamed else None, is_told=found.told, is_any=found.is_any)
 
 
 def _with_not_ended(reader: Reader, window: Window, one: Burning) -> Burning:
