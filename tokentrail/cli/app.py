@@ -20,7 +20,7 @@ from tokentrail.cli.options import TZ, ApiUrl
 from tokentrail.cli.output import HELP, console, fail
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
 from tokentrail.cli.proxy import proxy
-from tokentrail.version import __version__
+from tokentrail.version import told as version_told
 
 app = typer.Typer(
     name="tokentrail",
@@ -32,7 +32,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        typer.echo(version_told())
         raise typer.Exit
 
 

@@ -9,6 +9,7 @@ import typer
 from tokentrail.cli.options import ApiUrl, AsJson, Classes, End, Engines, Models, Start, Tenants
 from tokentrail.cli.output import console, note, print_json
 from tokentrail.cli.questions import ask, given, of_our_version, tell_end
+from tokentrail.shared.formatting import one_line
 
 
 @of_our_version()
@@ -54,6 +55,8 @@ def slos(
         print_json(answer)
         return
     tell_end(answer)
+    if problem := answer["file_problem"]:
+        note(f"{status_.NOT_IN_USE}: {one_line(problem)}")
     if not answer["slos"]:
         note("the collector has no SLOs: start it with --slos FILE, docs/slos.md describes the file")
         return
