@@ -365,3 +365,15 @@ def test_the_link_of_a_burn_has_the_hour_before_it_and_its_tenant(files, tmp_pat
         ["promtool", "test", "rules", str(tmp_path / "test.yml")], capture_output=True, text=True, check=False
     ).stderr.replace("\\", "")
     assert f"{page}&start=1970-01-01T05:40:00Z&end=1970-01-01T06:40:00Z" in said
+
+
+def test_a_prometheus_and_an_alertmanager_of_this_machine_need_no_container(files, tmp_path):
+    assert files("generate", "--with-prometheus", str(tmp_path / "mine")) == 0
+    written = (tmp_path / "mine" / "prometheus.yml", tmp_path / "mine" / "alertmanager.yml")
+    assert all(
+        re.findall(r"(?<![\w.])(?:collector|engine|alertmanager):\d+", path.read_text()) == [] for path in written
+    )
+    done = subprocess.run(["promtool", "check", "config", str(written[0])], capture_output=True, text=True)
+    assert (done.returncode, "rule files found" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert subprocess.run(["amtool", "check-config", str(written[1])], capture_output=True).returncode == 0
+    assert files("check", "--with-prometheus", str(tmp_path / "mine")) == 0
