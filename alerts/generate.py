@@ -61,14 +61,15 @@ def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
     of_tickets = _windows(tickets) - of_pages - outage
     grouped = "|".join(slo.name for slo in slos if slo.group_by)
 
-    yield {"name": "tokentrail-slos-outage", "rules": [*_recordings(recording, "counted", outage, grouped)]}
+    yield {"name": "tokentrail-slos-outage", "rules": [
+        *_recordings(recording, "counted", outage, grouped), *_burn_alerts(pages),
+    ]}  # fmt: skip
     yield {"name": "tokentrail-slos-sums", "interval": "5m", "rules": [
         *(fill(rule, {}) for rule in recording["five"]), *_of_all_groups(recording["five_of_all_groups"], grouped)
     ]}  # fmt: skip
     yield {"name": "tokentrail-slos-burn", "interval": "60s", "rules": [
         *_burn_recordings(recording, of_pages, grouped)
     ]}  # fmt: skip
-    yield {"name": "tokentrail-slos-pages", "rules": [*_burn_alerts(pages)]}
     yield {"name": "tokentrail-slos-watched", "interval": "2m", "rules": [
         _of_slo(name, slo) for name in ("slo_unwatched", "slo_drift") for slo in slos
     ]}  # fmt: skip
@@ -154,7 +155,7 @@ def _burn(slo: Slo, rules: Sequence[BurnRule], *, is_whole: bool) -> dict[str, A
 
 
 def _fires(slo: Slo, rule: BurnRule, labels: Mapping[str, str]) -> str:
-    """When a rule fires: not about what another alert has told, unless this one fired before that."""
+    """When a rule fires: not about what this alert or another one has told, but while this one still fires."""
     of_rule, is_whole = template("burn"), "groups" in labels
     values = {
         "slo": slo.name,
@@ -165,7 +166,8 @@ def _fires(slo: Slo, rule: BurnRule, labels: Mapping[str, str]) -> str:
         "bad_share": plain(rule.threshold * slo.budget),
         "least_bad": plain(_at_least(rule.least_bad)),
     }
-    told = [of_rule["any_page" if is_whole else "own_page"]] if rule.severity == "ticket" else []
+    told = [of_rule["own"]]
+    told += [of_rule["any_page" if is_whole else "own_page"]] if rule.severity == "ticket" else []
     told += [of_rule["page_of_all_groups"]] if slo.group_by and not is_whole else []
     silent = [of_rule["told"].replace("@{told}", one) for one in told]
     (text,) = fill({"expr": " ".join([of_rule["fires"], *silent])}, values).values()

@@ -43,8 +43,8 @@ MOST_PAST: Final = 6
 _MINUTE_NS: Final = 60 * SECOND_NS
 _BYTES: Final = 1000
 """Of a remembered answer, about."""
-MOST_BLAMED: Final = 10
-"""SLOs, or tenants of one, whose causes are looked for: those that burn fastest."""
+MOST_BLAMED: Final = 20
+"""SLOs, or tenants of one, whose causes are looked for: SLOs first, and those that burn fastest."""
 _LEAST_NS: Final = 300 * SECOND_NS
 """Requests are explained half a minute after their end, or a minute, so those of the last minute say little."""
 
@@ -122,7 +122,7 @@ def burning(reader: Reader, slos: Sequence[SloOut], end_ns: int) -> list[Burning
     In gauges, no tenant stands for an SLO as a whole.
     """
     by_name = {slo.name: slo for slo in reader.slos}
-    rated = []
+    rated: list[tuple[bool, float, Burning]] = []
     for slo in slos:
         of_tenants = ((group.tenant, group) for group in slo.groups if group.tenant)
         promises: list[tuple[str | None, Evaluation]] = [(None, slo), *of_tenants]
@@ -131,8 +131,8 @@ def burning(reader: Reader, slos: Sequence[SloOut], end_ns: int) -> list[Burning
             if over:
                 short_s, rate = min(over)
                 since_ns = end_ns - max(_LEAST_NS, round(short_s * SECOND_NS))
-                rated.append((rate or 0.0, Burning(by_name[slo.name], tenant, since_ns, end_ns)))
-    return [one for _, one in sorted(rated, key=lambda item: -item[0])[:MOST_BLAMED]]
+                rated.append((tenant is not None, -(rate or 0.0), Burning(by_name[slo.name], tenant, since_ns, end_ns)))
+    return [one for *_, one in sorted(rated, key=lambda item: item[:2])[:MOST_BLAMED]]
 
 
 def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blamed | None]:

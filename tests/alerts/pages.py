@@ -195,8 +195,8 @@ def main(
         live.start()
         server = HttpServer(app, "api", "127.0.0.1", 0)
         server.start()
-        hook.fault_at = time.time() + well
         with monitoring(folder, slos, server.url.removeprefix("http://"), hook.url):
+            hook.fault_at = time.time() + well
             play(Rows(store), live, well, fault, after)
         server.stop(10)
         live.stop(20)

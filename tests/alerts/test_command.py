@@ -195,7 +195,7 @@ def test_a_prometheus_without_a_rule_and_a_collector_with_another_file_are_found
     loaded, answers = loaded
     assert loaded.problems(SHIPPED) == []
     answers["query"]["result"][1]["metric"]["hash"] = "0"
-    next(g for g in answers["rules"]["groups"] if g["name"] == "tokentrail-slos-pages")["rules"].pop()
+    next(g for g in answers["rules"]["groups"] if g["name"] == "tokentrail-slos-outage")["rules"].pop()
     missing, drifted = loaded.problems(SHIPPED)
     assert missing.startswith(f"{loaded.url} has not loaded TokentrailSloBurn (severity=page, slo=")
     assert missing.endswith(", of slos.yml")

@@ -11,7 +11,7 @@ from collector.slo.model import Slo
 CHAT = Slo.model_validate(
     {"name": "chat", "objective": "0.95", "window": "30d", "thresholds": {"ttft": "1s"}, "group_by": ["tenant"]}
 )
-GROUPS = ["outage", "sums", "burn", "pages", "tickets"]
+GROUPS = ["outage", "sums", "burn", "tickets"]
 OF_ALL = {"groups": "all", "severity": "page"}
 
 
