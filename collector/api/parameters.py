@@ -74,18 +74,22 @@ class TimesQuery(BaseModel):
     start: Time = Field(
         "-15m",
         validate_default=True,
-        description="RFC 3339, unix seconds, or relative to now: `-15m`, `-1h30m`, `now`",
+        description="RFC 3339, `14:00`, `2026-11-21 14:00`, a date (in UTC without a zone), unix seconds, or relative: "
+        "`-15m`, `-1h30m`, `now`. A relative start counts before now, or before an `end` that is a time",
     )
-    end: Time = Field("now", validate_default=True, description="as `start`")
+    end: Time = Field("now", validate_default=True, description="as `start`. Alone, the window ends then")
 
     def bounds(self, now_ns: int) -> dict[str, int]:
         """The bounds as parameters of a query, when the clock shows `now_ns`.
 
-        Raises Problem unless the window starts before it ends.
+        A relative start counts before an end that is no relative one, or that it would not be before otherwise. Raises
+        Problem unless the window starts before it ends.
         """
         start, end = self.start.at(now_ns), self.end.at(now_ns)
+        if self.start.relative and (start >= end or not self.end.relative):
+            start = self.start.at(end)
         if start >= end:
-            raise bad_parameter("start", "must be before end; without it, the window begins 15 minutes ago")
+            raise bad_parameter("start", "must be before end; without it, the window begins 15 minutes before its end")
         return {"start_ns": start, "end_ns": end}
 
 
