@@ -85,8 +85,8 @@ def stretches(minutes: Minutes, rules: Sequence[BurnRule], budget: Decimal) -> l
     Each minute in which a rule of the most urgent severity fires is between the `fired` minutes of a burn. The rules of
     one severity find one burn together, and burns that are no farther apart than the shortest long window are one. The
     long window remembers a burn for hours, in which a single bad request may make the rule fire again: such a request
-    belongs to the burn that is remembered. What a more urgent severity has found does not count for the others: a ticket
-    is about what burns besides.
+    belongs to the burn that is remembered. What a more urgent severity has found does not count for the others: a
+    ticket is about what burns besides.
     """
     apart = min(rule.long_ns for rule in rules) // MINUTE_NS
     urgency = {rule: place for place, rule in enumerate(rules)}
