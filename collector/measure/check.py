@@ -186,7 +186,7 @@ def against_share(
         if (told_b.share or 0.0) < (told_a.share or 0.0) * (1 + relevant):
             larger = told_b.n * (1 + relevant)
             good = evidence(told_b.hits, hits, larger / (told_a.n + larger))
-    if worse < log(of / ALPHA):
+    if pair and worse < log(of / ALPHA):
         good = max(good, _keeps(b, budget, relevant))
     return Judged.of("bad share", shares[0], shares[1], worse, 0.0 if young else good, numbers=of)
 

@@ -43,7 +43,7 @@ LATENCIES: Final = {
 }
 """The latencies that decide, and the tokens by which their requests are like each other."""
 _OF_BAD: Final = ("input", "cached")
-"""Those by which judged requests are. The answer's length is not known of one that failed."""
+"""The tokens by which judged requests are like each other. The answer's length is not known of one that failed."""
 _ROW: Final = ("key", "start", "end", "weight", "ttft", "tpot", "e2e", "gap", "input", "cached", "output")
 """The columns of sql/queries/compare_rows.sql. Times are seconds, latencies nanoseconds."""
 _MOST_ROWS: Final = 100_000

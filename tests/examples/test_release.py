@@ -37,7 +37,8 @@ def traffic(rows):  # noqa: F811
         rows.requests(
             [
                 {"ended": NOW - 60 * SECOND - i * SECOND, "e2e": 2 * SECOND, "slo_class": "chat", "tpot_ns": 1e7,
-                 "variant": variants[new], "ttft_ns": 900_000_000 if new and i * bad % 3000 < bad else (100 + i % 97) * 1_000_000}
+                 "variant": variants[new],
+                 "ttft_ns": 900_000_000 if new and i * bad % 3000 < bad else (100 + i % 97) * 1_000_000}
                 for i in range(3000) for new in (0, 1)
             ]
         )  # fmt: skip
