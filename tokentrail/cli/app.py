@@ -17,7 +17,7 @@ import typer
 from tokentrail.cli import asking, keeping, parts, watching
 from tokentrail.cli.keeping import data_folder
 from tokentrail.cli.options import TZ, ApiUrl
-from tokentrail.cli.output import HELP, console, fail
+from tokentrail.cli.output import HELP, WrongUse, console, fail
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
 from tokentrail.cli.proxy import proxy
 from tokentrail.version import told as version_told
@@ -263,7 +263,6 @@ for command in (
     asking.explain,
     asking.tail,
     asking.compare,
-    asking.check,
     asking.differences,
     asking.spans,
     asking.doctor,
@@ -272,4 +271,5 @@ for command in (
     keeping.restore,
 ):
     app.command()(command)
+app.command(cls=WrongUse)(asking.check)
 app.add_typer(keeping.dead_letters, name="dead-letters")
