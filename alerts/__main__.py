@@ -164,7 +164,8 @@ def _check(given: argparse.Namespace) -> int:
         for path in files
         if _differences({path: files[path]})
     ]
-    rules = [str(path) for path in files if path.exists() and path.suffix == ".yml"]
+    kept = [path for path in files if path.exists() and path.parent != given.with_prometheus]
+    rules = [str(path) for path in kept if path.suffix == ".yml"]
     if given.format == "prometheus" and rules and (promtool := shutil.which("promtool")):
         done = subprocess.run([promtool, "check", "rules", *rules], capture_output=True, text=True, check=False)  # noqa: S603 - our files
         problems += [done.stderr.strip()] if done.returncode else []

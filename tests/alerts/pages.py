@@ -72,7 +72,7 @@ class Case:
         return {"name": self.name, **promise, "select": select, "group_by": ["tenant"]}
 
     def requests(self, before_s: float, now_s: float, *, is_bad: bool) -> list[dict[str, Any]]:
-        """Those that ended between two times, each tenant's at its own moments."""
+        """The requests that ended between two times, of each tenant at moments of its own."""
         every_s = 60 / TENANTS[self.tenants]
         made = []
         for tenant in range(self.tenants):

@@ -40,7 +40,9 @@ def status(
 def slos(
     action: Annotated[
         Literal["init"] | None,
-        typer.Argument(help="init: print a starter SLO file from what was seen, with P95 × 1.3 as thresholds."),
+        typer.Argument(
+            metavar="init", help="init: print a starter SLO file from what was seen, with P95 × 1.3 as thresholds."
+        ),
     ] = None,
     api: ApiUrl = "http://127.0.0.1:8080",
     start: Annotated[str, typer.Option(callback=in_zone, help="init: look at requests since then.")] = "-1d",
