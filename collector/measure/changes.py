@@ -105,8 +105,9 @@ def changes(reader: Reader, window: Window) -> Changes:
     for service, bits, one, blocks in found:
         first_ns = min(block[0].first_ns for block in blocks.values())
         is_older = (service, bits, one.value) in older
-        if one.kind == "first seen" and one.at_ns == first_ns and service not in services_before:
-            continue  # the service begins
+        begins = one.kind == "first seen" and one.at_ns == first_ns
+        if begins and (is_older or service not in services_before):
+            continue  # the service begins, or goes on as it was
         if _DIMENSIONS[bits] == "process" and is_older:
             continue
         kind = "back" if one.kind == "first seen" and is_older else one.kind
@@ -147,7 +148,7 @@ def _comings(blocks: Blocks) -> Iterator[_Moment]:
         others = sorted(one.first_ns for other, its in blocks.items() if other != value for one in its)
         for one, after in pairwise(of):
             is_apart = after.first_ns - one.last_ns >= _ABSENT_NS
-            if is_apart and any(one.last_ns < at < after.first_ns for at in others):
+            if is_apart and any(one.last_ns < at < after.first_ns - _BLOCK_NS for at in others):
                 yield _Moment("gone", one.last_ns, value)
                 yield _Moment("back", after.first_ns, value)
         if latest_ns - of[-1].last_ns >= _ABSENT_NS:

@@ -78,11 +78,18 @@ class Differences(Answer):
 
 
 def differences(
-    reader: Reader, window: Window, selected: Fragment, compared: Fragment, *, whole: bool = True
+    reader: Reader,
+    window: Window,
+    selected: Fragment,
+    compared: Fragment,
+    *,
+    whole: bool = True,
+    by_time: bool = True,
 ) -> Differences:
     """What is different about the `selected` ones of the requests of a window that are `compared`.
 
-    Not `whole`: without what costs more, which is what the requests met when they came and what took their time.
+    Not `whole`: without what costs more, which is what the requests met when they came and what took their time. Not
+    `by_time`: the others are of another time.
     """
     window = replace(window, filter=all_of(window.filter, compared))
     fragments = {"filter": window.filter, "visible": reader.tenant_filter, "own": own_processes(reader)}
@@ -101,7 +108,7 @@ def differences(
 
     def met(best: Sequence[Candidate]) -> Met:
         conditions = [_where(one, f"value_{i}", columns) for i, one in enumerate(best)]
-        return _met(reader, window, arrivals.rows, selected, conditions)
+        return _met(reader, window, arrivals.rows, selected, conditions, by_time=by_time)
 
     differing, everything, tried = told(rows, sizes, met, together)
     return Differences(
@@ -124,14 +131,22 @@ def _classes(sizes: Mapping[str, Sequence[float]]) -> dict[str, Fragment]:
     return columns
 
 
-def _met(reader: Reader, window: Window, rows_of: Fragment, selected: Fragment, conditions: Sequence[Fragment]) -> Met:
+def _met(
+    reader: Reader,
+    window: Window,
+    rows_of: Fragment,
+    selected: Fragment,
+    conditions: Sequence[Fragment],
+    *,
+    by_time: bool,
+) -> Met:
     bits = " + ".join(f"bitShiftLeft(toUInt32({one.sql}), {i})" for i, one in enumerate(conditions))
     fragments = {
         "filter": window.filter,
         "rows": rows_of,
         "selected": selected,
         "bits": Fragment(bits, merged([*conditions])),
-        "block": _block(window, selected),
+        "block": _block(window, selected) if by_time else Fragment("0"),
     }
     rows = reader.queries.columns("differences_together", fragments, **window.bounds)
     mask: Ints = np.array(rows["bits"], np.int64)

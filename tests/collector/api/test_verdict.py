@@ -95,7 +95,8 @@ class TestBroken:
     def test_a_change_explains_what_begins_soon_after_it(self, rows, boxed, hours, kinds):
         store(rows, chats(100, variant="v1"), ago=5 * 3600)
         store(rows, chats(100, variant="v1"), ago=round(hours * 3600) + 100)
-        store(rows, chats(1, variant="v2"), ago=round(hours * 3600) + 90)
+        for ago in (round(hours * 3600) + 90, 2500):  # so that it is not back after an hour
+            store(rows, [*chats(1, variant="v2"), *chats(1, variant="v1")], ago=ago)
         store(rows, [*slow(40, variant="v2"), *chats(4, variant="v1")], ago=20)
         answer = boxed()
         assert [box["kind"] for box in answer["boxes"]] == kinds, "one before the window is told for its burn alone"
@@ -105,6 +106,8 @@ class TestBroken:
         store(rows, chats(100, variant="v1"), ago=5 * 3600)
         store(rows, [*slow(40, variant="v2"), *chats(100, variant="v1")], ago=2 * 3600)
         store(rows, chats(600, variant="v1"), ago=1800)
+        for ago in (4000, 1800):
+            store(rows, [*chats(1, variant="v2"), *chats(1, variant="v1")], ago=ago)
         store(rows, slow(90, variant="v2"), ago=20)
         found = nested(boxed(start="-3h"))
         assert found == [("slo_burn", []), ("change", ["slo_burn"])]
