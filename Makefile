@@ -50,6 +50,12 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	$(call install,engine + collector + dashboard: 1.6 GB,--editable '.[$(PARTS)]')
 	@touch $@
 
+# What a synthetic day needs: neither an engine nor torch.
+$(VENV)/.day: pyproject.toml constraints.txt
+	@$(PYTHON) -m venv $(VENV)
+	$(call install,collector + dashboard,--editable '.[cli,collector,dashboard]')
+	@touch $@
+
 $(VENV)/.installed: $(VENV)/.demo
 	$(call install,test and lint tools: 0.5 GB,--editable '.[dev]')
 	@touch $@
@@ -68,7 +74,7 @@ system:  ## install the system packages that the tests use (apt, as root)
 demo: $(VENV)/.demo  ## run everything on this machine: engine, load, collector, dashboard, alerts
 	@$(BIN)/tokentrail demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
-demo-day: $(VENV)/.demo  ## show a synthetic day with five faults, without an engine: collector, dashboard
+demo-day: $(if $(wildcard $(VENV)/.demo),,$(VENV)/.day)  ## show a synthetic day with five faults, without an engine: collector, dashboard
 	@$(BIN)/tokentrail demo --day $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 # While mypy uses one core, pytest compiles the tests on another; else each worker would compile all of them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,10 @@ def _parser() -> argparse.ArgumentParser:
         "--dashboards", type=_checked(folder), help="folder of the Grafana dashboards; without it, left alone"
     )
     parser.add_argument(
+        "--with-prometheus", type=_checked(folder), metavar="FOLDER",
+        help="folder for a prometheus.yml and an alertmanager.yml of processes on this machine; without it, left alone",
+    )  # fmt: skip
+    parser.add_argument(
         "--format", choices=("prometheus", "kubernetes"), default="prometheus",
         help="kubernetes: each file is a PrometheusRule object of the Prometheus Operator",
     )  # fmt: skip
@@ -93,9 +98,26 @@ def _files(given: argparse.Namespace, slos: Sequence[Slo]) -> dict[Path, str]:
         rules |= {given.packs / f"{name}.yml": text for name, text in packs(links).items()}
     if given.format == "kubernetes":
         rules = {path: _prometheus_rule(path, text) for path, text in rules.items()}
+    if given.with_prometheus:
+        rules |= {given.with_prometheus / name: text for name, text in _configuration(given).items()}
     if given.dashboards:
         rules |= {given.dashboards / name: text for name, text in dashboards().items()}
     return rules
+
+
+def _configuration(given: argparse.Namespace) -> dict[str, str]:
+    """The shipped files with the addresses of this machine, without the containers' engine."""
+    texts = {name: (HERE / name).read_text(encoding="utf-8") for name in ("prometheus.yml", "alertmanager.yml")}
+    text, _, _ = texts["prometheus.yml"].partition("\n  - job_name: tokentrail-engine")
+    text = "# Scrapes the collector on this machine.\n" + text.partition("\n")[2]
+    for name, port in (("collector", 8080), ("alertmanager", 9093)):
+        text = text.replace(f"{name}:{port}", f"127.0.0.1:{port}")
+    folders = {"rules": given.out, "packs": given.packs}
+    for name, of in folders.items():
+        text = text.replace(f"  - {name}/*.yml\n", f"  - {of.absolute()}/*.yml\n" if of else "")
+    if not given.packs:
+        text = re.sub(r"  # Alerts from the engines' own metrics\..*\n", "", text)
+    return texts | {"prometheus.yml": f"{text.rstrip()}\n"}
 
 
 def _prometheus_rule(path: Path, text: str) -> str:
@@ -142,7 +164,8 @@ def _check(given: argparse.Namespace) -> int:
         for path in files
         if _differences({path: files[path]})
     ]
-    rules = [str(path) for path in files if path.exists() and path.suffix == ".yml"]
+    kept = [path for path in files if path.exists() and path.parent != given.with_prometheus]
+    rules = [str(path) for path in kept if path.suffix == ".yml"]
     if given.format == "prometheus" and rules and (promtool := shutil.which("promtool")):
         done = subprocess.run([promtool, "check", "rules", *rules], capture_output=True, text=True, check=False)  # noqa: S603 - our files
         problems += [done.stderr.strip()] if done.returncode else []

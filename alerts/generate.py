@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import groupby
 from typing import Any
 
 from alerts.links import TO_DOCS, Links, linked
@@ -24,7 +25,11 @@ _STUCK = (
     "topk(1, max by (service_name, service_instance_id) "
     f"(last_over_time(tokentrail_requests_stuck{{cluster=%q}}[{GAP}])) > 0)"
 )
-Rules = list[dict[str, Any]]
+TICKET_AFTER = "10m"
+"""A ticket waits for so long: in a young store its windows have as little in them as those of a page, which comes first
+and keeps it silent."""
+_Templates = Mapping[str, Any]
+_Recording = dict[str, Any]
 
 
 def generate(slos: Sequence[Slo], links: Links = TO_DOCS) -> dict[str, str]:
@@ -50,30 +55,27 @@ def _slo_groups(slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
     """
     recording, windows = template("slo_recording"), load_windows()
     burns = [(slo, rule) for slo in slos for rule in burn_rules(slo, windows)]
-    outage = {windows.outage.short, windows.outage.long}
-    pages, tickets = (
-        [(slo, rule) for slo, rule in burns if rule.long_ns not in outage and rule.severity == severity]
-        for severity in ("page", "ticket")
-    )
+    outage = {ns for one in windows.outages for ns in (one.short, one.long)}
+    pages, tickets = ([of for of in burns if of[1].severity == severity] for severity in ("page", "ticket"))
     of_pages = (_windows(pages) | {HOUR_NS, 6 * HOUR_NS}) - outage
     of_tickets = _windows(tickets) - of_pages - outage
+    grouped = "|".join(slo.name for slo in slos if slo.group_by)
 
     yield {"name": "tokentrail-slos-outage", "rules": [
-        *_recordings(recording["counted"], outage),
-        *(_burn(slo, rule) for slo, rule in burns if rule.long_ns in outage),
+        *_recordings(recording, "counted", outage, grouped), *_burn_alerts(pages),
     ]}  # fmt: skip
-    yield {"name": "tokentrail-slos-sums", "interval": "5m", "rules": [fill(rule, {}) for rule in recording["five"]]}
+    yield {"name": "tokentrail-slos-sums", "interval": "5m", "rules": [
+        *(fill(rule, {}) for rule in recording["five"]), *_of_all_groups(recording["five_of_all_groups"], grouped)
+    ]}  # fmt: skip
     yield {"name": "tokentrail-slos-burn", "interval": "60s", "rules": [
-        *_burn_recordings(recording, of_pages),
-        *(_burn(slo, rule) for slo, rule in pages),
+        *_burn_recordings(recording, of_pages, grouped)
     ]}  # fmt: skip
     yield {"name": "tokentrail-slos-watched", "interval": "2m", "rules": [
         _of_slo(name, slo) for name in ("slo_unwatched", "slo_drift") for slo in slos
     ]}  # fmt: skip
     if tickets:
         yield {"name": "tokentrail-slos-tickets", "interval": "2m", "rules": [
-            *_burn_recordings(recording, of_tickets),
-            *(_burn(slo, rule) for slo, rule in tickets),
+            *_burn_recordings(recording, of_tickets, grouped), *_burn_alerts(tickets),
         ]}  # fmt: skip
     yield {"name": "tokentrail-slos-period", "interval": "4m", "rules": [
         *_objectives(recording["objective"], slos),
@@ -91,26 +93,36 @@ def _windows(burns: Iterable[tuple[Slo, BurnRule]]) -> set[int]:
     return {ns for _, rule in burns for ns in (rule.short_ns, rule.long_ns)}
 
 
-def _burn_recordings(recording: Mapping[str, Any], windows: set[int]) -> Iterator[dict[str, str]]:
+def _burn_recordings(recording: _Templates, windows: set[int], grouped: str) -> Iterator[_Recording]:
     """Windows up to an hour come from the counters, longer ones from the sums of five minutes."""
-    yield from _recordings(recording["counted"], {ns for ns in windows if ns <= HOUR_NS})
-    yield from _recordings(recording["summed"], {ns for ns in windows if ns > HOUR_NS})
+    yield from _recordings(recording, "counted", {ns for ns in windows if ns <= HOUR_NS}, grouped)
+    yield from _recordings(recording, "summed", {ns for ns in windows if ns > HOUR_NS}, "")
 
 
-def _recordings(rules: Sequence[Mapping[str, str]], windows: Iterable[int]) -> Iterator[dict[str, str]]:
+def _recordings(recording: _Templates, kind: str, windows: Iterable[int], grouped: str) -> Iterator[_Recording]:
     for window in sorted(windows):
-        for rule in rules:
-            yield fill(rule, {"window": format_duration(window)})
+        values = {"window": format_duration(window)}
+        yield from (fill(rule, values) for rule in recording[kind])
+        yield from _of_all_groups(recording["all_groups"], grouped, values)
+        yield fill(recording["ratio"], values)
 
 
-def _objectives(rules: Sequence[Mapping[str, str]], slos: Sequence[Slo]) -> Iterator[dict[str, Any]]:
+def _of_all_groups(
+    rules: Sequence[Mapping[str, str]], grouped: str, values: Mapping[str, str] | None = None
+) -> Iterator[_Recording]:
+    """The recordings of SLOs with groups (their names, joined by `|`) as a whole. None where no SLO has groups."""
+    for rule in rules if grouped else ():
+        yield {**fill(rule, {"grouped": grouped, **(values or {})}), "labels": {"groups": "all"}}
+
+
+def _objectives(rules: Sequence[Mapping[str, str]], slos: Sequence[Slo]) -> Iterator[_Recording]:
     for slo in slos:
         values = {"objective": plain(slo.objective), "window_s": plain(Decimal(slo.window) / 10**9)}
         for rule in rules:
             yield {**fill(rule, values), "labels": {"slo": slo.name, **_owners(slo)}}
 
 
-def _periods(rules: Sequence[Mapping[str, str]], slos: Sequence[Slo]) -> Iterator[dict[str, str]]:
+def _periods(rules: Sequence[Mapping[str, str]], slos: Sequence[Slo]) -> Iterator[_Recording]:
     for window in sorted({slo.window for slo in slos}):
         names = "|".join(slo.name for slo in slos if slo.window == window)
         for rule in rules:
@@ -122,10 +134,44 @@ def _owners(slo: Slo) -> dict[str, str]:
     return {name: value for name in ("owner", "team") if (value := getattr(slo, name))}
 
 
-def _burn(slo: Slo, rule: BurnRule) -> dict[str, Any]:
-    """The alert of one rule. Its annotation `cause` says why, as far as that is known when the alert is sent."""
-    return _alert("slo_burn", {"severity": rule.severity, "slo": slo.name, "rule": rule.name, **_owners(slo)},
-                  _burn_values(slo, rule))  # fmt: skip
+def _burn_alerts(burns: Sequence[tuple[Slo, BurnRule]]) -> Iterator[dict[str, Any]]:
+    """The alerts of rules of one severity: one of each SLO, and of one with groups one as a whole, which comes first.
+
+    An alert fires while any of its rules does, so that one fault is one notification and one end.
+    """
+    for slo, of_slo in groupby(burns, key=lambda one: one[0]):
+        rules = [rule for _, rule in of_slo]
+        if slo.group_by:
+            yield _burn(slo, rules, is_whole=True)
+        yield _burn(slo, rules, is_whole=False)
+
+
+def _burn(slo: Slo, rules: Sequence[BurnRule], *, is_whole: bool) -> dict[str, Any]:
+    """An alert of these rules. Its annotation `cause` says why, as far as that is known when the alert is sent."""
+    labels = {"severity": rules[0].severity, "slo": slo.name, **({"groups": "all"} if is_whole else {}), **_owners(slo)}
+    values = _burn_values(slo, rules, is_whole=is_whole)
+    alert = _alert("slo_burn", labels, values | {"expr": " or ".join(_fires(slo, rule, labels) for rule in rules)})
+    return {**alert, **({"for": TICKET_AFTER} if rules[0].severity == "ticket" else {})}
+
+
+def _fires(slo: Slo, rule: BurnRule, labels: Mapping[str, str]) -> str:
+    """When a rule fires: not about what this alert or another one has told, but while this one still fires."""
+    of_rule, is_whole = template("burn"), "groups" in labels
+    values = {
+        "slo": slo.name,
+        "severity": rule.severity,
+        "groups": labels.get("groups", ""),
+        "short": format_duration(rule.short_ns),
+        "long": format_duration(rule.long_ns),
+        "bad_share": plain(rule.threshold * slo.budget),
+        "least_bad": plain(_at_least(rule.least_bad)),
+    }
+    told = [of_rule["own"]]
+    told += [of_rule["any_page" if is_whole else "own_page"]] if rule.severity == "ticket" else []
+    told += [of_rule["page_of_all_groups"]] if slo.group_by and not is_whole else []
+    silent = [of_rule["told"].replace("@{told}", one) for one in told]
+    (text,) = fill({"expr": " ".join([of_rule["fires"], *silent])}, values).values()
+    return f"({text})"
 
 
 def _of_slo(name: str, slo: Slo) -> dict[str, Any]:
@@ -173,29 +219,40 @@ def _at_least(count: int) -> Decimal:
     return count - Decimal("0.5")
 
 
-def _burn_values(slo: Slo, rule: BurnRule) -> dict[str, Any]:
+def _burn_values(slo: Slo, rules: Sequence[BurnRule], *, is_whole: bool) -> dict[str, Any]:
     kept = " and ".join(f"{name.upper()} ≤ {duration_text(ns)}" for name, ns in slo.thresholds.given().items())
+    budgets = [rule for rule in rules if rule.name not in {one.name for one in load_windows().outages}] or rules
+    short, long = budgets[0].short_ns, budgets[0].long_ns
+    ratio = f'slo:tokentrail_bad_requests:ratio%s{{slo=\\"{slo.name}\\",tenant=%%q,cluster=%%q,groups=\\"%s\\"}}'
+    groups = "all" if is_whole else ""
+    of_short, of_long = (
+        f'printf "{ratio % (format_duration(ns), groups)}" $labels.tenant $labels.cluster' for ns in (short, long)
+    )
     return {
         "slo": slo.name,
+        "whom": " for all tenants together" if is_whole else "{{ with $labels.tenant }} for {{ . }}{{ end }}",
         "about": f"{literal(slo.description)} " if slo.description else "",
+        "reason": _of_alert("tokentrail_slo_reason_info", slo, "topk(1, %s)"),
         "share": _largest("tokentrail_slo_cause_share", "cause, group", slo),
         "culprits": _largest("tokentrail_slo_culprit_share", "by, name", slo, "by (by) "),
         "stuck": f'printf "{_STUCK}" $labels.cluster',
-        "short": format_duration(rule.short_ns),
-        "long": format_duration(rule.long_ns),
-        "short_text": duration_text(rule.short_ns),
-        "long_text": duration_text(rule.long_ns),
-        "threshold": plain(round(rule.threshold, 2)),
-        "bad_share": plain(rule.threshold * slo.budget),
-        "least_bad": plain(_at_least(rule.least_bad)),
+        "of_short": of_short,
+        "of_long": of_long,
+        "short_text": duration_text(short),
+        "long_text": duration_text(long),
+        "stays_text": duration_text(max(rule.short_ns for rule in rules)),
         "budget": f"{plain(slo.budget * 100)} %",
-        "spent": f"{plain(round(rule.threshold * rule.long_ns / slo.window * 100, 2))} %",
         "promise": f"{kept} for {plain(slo.objective * 100)} % of requests over {duration_text(slo.window)}",
     }
 
 
 def _largest(gauge: str, by: str, slo: Slo, of_each: str = "") -> str:
     """In an annotation: the query of the largest series of a gauge, of the alert's SLO, tenant and cluster."""
+    return _of_alert(gauge, slo, f"topk {of_each}(1, max by ({by}) (%s))")
+
+
+def _of_alert(gauge: str, slo: Slo, query: str) -> str:
+    """In an annotation: a query of a gauge of the alert's SLO, tenant and cluster, in the place of `%s`."""
     of_alert = f'slo=\\"{slo.name}\\",tenant=%q,cluster=%q'
-    query = f"topk {of_each}(1, max by ({by}) (last_over_time({gauge}{{{of_alert}}}[{GAP}])))"
-    return f'printf "{query}" $labels.tenant $labels.cluster'
+    asked = query.replace("%s", f"last_over_time({gauge}{{{of_alert}}}[{GAP}])")
+    return f'printf "{asked}" $labels.tenant $labels.cluster'

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from collector.slo.burn import load_windows
 from collector.slo.conditions import load_conditions
 from collector.slo.durations import format_duration
+from collector.slo.severity import BurnSeverity
 
 _NAME: Final = "{alert}"
 _PAGE: Final = r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[\w.~!$&()*+,;=:@%/-]*)?"
@@ -34,6 +34,8 @@ _OF_PROCESS: Final = {
 """Parameters of `/requests` by which the labels of an alert narrow its list."""
 _NO_OPTION: Final = "process_tenant"
 """The command line has no option for it. It narrows what service and instance give already, in all but rare cases."""
+_BURN_NS: Final[Mapping[BurnSeverity, int]] = {"page": 3600 * 10**9, "ticket": 24 * 3600 * 10**9}
+"""The list of an SLO's bad requests looks back so far."""
 _LONG_NS: Final = 3600 * 10**9
 """The list of a condition, and a command about what lasted shorter, look back so far."""
 
@@ -77,10 +79,8 @@ class _List:
     def of(cls, rule: Mapping[str, Any]) -> _List | None:
         """The list of a rule's alert; None where no list has its requests."""
         alert, labels = rule["alert"], rule["labels"]
-        if name := labels.get("rule"):
-            windows = load_windows()
-            long_ns = {one.name: one.long for one in (*windows.rules, windows.outage)}[name]
-            return cls({"slo": labels["slo"], "verdict": "bad"}, _OF_SLO, long_ns)
+        if alert == load_conditions()["slo_burn"].alert:
+            return cls({"slo": labels["slo"], "verdict": "bad"}, _OF_SLO, _BURN_NS[labels["severity"]])
         of_alert = {load_conditions()[name].alert: parameters for name, parameters in _LISTS.items()}
         return cls(of_alert[alert], _OF_PROCESS, _LONG_NS) if alert in of_alert else None
 

@@ -130,7 +130,8 @@ class Fleet:
         """Remember when each alert of a webhook first came."""
         for alert in body["alerts"]:
             labels = alert["labels"]
-            name = " ".join(labels[key] for key in ("alertname", "rule", "slo") if key in labels)
+            burn = ("alertname", "severity", "slo") if "slo" in labels else ("alertname",)
+            name = " ".join(labels[key] for key in burn if key in labels)
             self.first_s.setdefault((labels.get("cluster", ""), name), t)
 
     def stop(self) -> None:

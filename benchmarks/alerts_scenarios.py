@@ -14,7 +14,7 @@ SLOS = tuple(
     Slo.model_validate({"name": name, "objective": objective, "window": "30d", "thresholds": {"e2e": "60s"}})
     for name, objective in OBJECTIVES.items()
 )
-OUTAGE = frozenset(f"TokentrailSloBurn page-outage {name}" for name in OBJECTIVES)
+OUTAGE = frozenset(f"TokentrailSloBurn page {name}" for name in OBJECTIVES)
 PROCESS = '{service_name="s",service_instance_id="i"}'
 
 Page = Callable[[float], str]

@@ -51,6 +51,7 @@ def _fired(seconds: Mapping[str, float]) -> Iterator[str]:
 
 
 def _rule(alert: str) -> str:
+    """`page` and `ticket` stand for the burns of all SLOs; results of before name their rules."""
     return alert.split()[1] if alert.startswith("TokentrailSloBurn ") else alert
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from benchmarks.chance_time import coverage, gates, mixes
 from benchmarks.report import JsonPath, Quick, publish
 from collector.measure.chance import Floats, Ratios, Sample
 from collector.measure.check import against_latency
@@ -29,11 +30,17 @@ def main(
     json: JsonPath = None,
     runs: Annotated[int, typer.Option(help="Pairs of each kind and size, and gates.", min=10)] = 1000,
     tokens: Annotated[bool, typer.Option("--tokens", help="Waits for tokens alone: a result of its own.")] = False,
+    time: Annotated[bool, typer.Option("--time", help="Traffic that wanders, and mixes: a result of its own.")] = False,
 ) -> None:
     """Compare and print. 1,000 runs take about 20 minutes of one core, of tokens alone 4; --quick is 100."""
     runs = 100 if quick else runs
     random = np.random.default_rng(1)
     numbers: dict[str, Any] = {"runs": runs}
+    if time:
+        few = 10 if quick else min(runs, 200)
+        numbers = {"runs": few, **coverage(random, few), **mixes(random, few), **gates(random, few // 2)}
+        publish("chance_time", numbers, packages=("numpy",), quick=quick, path=json)
+        return
     if tokens:
         for kind in OF_TOKENS:
             for n in LESS:

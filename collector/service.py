@@ -286,6 +286,9 @@ def _until_now(source: Source) -> Window:
 def open_access(settings: Settings, hosts: Sequence[str]) -> Access:
     """Read the keys; raises ValueError when other machines could call without one and nobody has said that they may."""
     keyring = Keyring(settings.keys_file)
+    logger.info(
+        "keys are those of %s%s", settings.keys_file, "" if settings.keys_file.exists() else ", which is not there"
+    )
     check_exposure(
         hosts,
         keyring,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from collector.access.keys import Key, KeyFileError, changing, make_key, read_ke
 from collector.access.ownership import OwnershipError
 from collector.settings import Settings, describe_problems
 from collector.slo.durations import parse_duration
-from tokentrail.shared.folders import of_a_collector
+from tokentrail.shared.folders import beside, of_a_collector
 
 
 def main(arguments: list[str]) -> int:
@@ -79,6 +80,12 @@ def _of_another_action(given: argparse.Namespace) -> str:
 
 
 def _create(given: argparse.Namespace, settings: Settings) -> None:
+    if settings.keys is None and (others := beside(settings.data_dir)):
+        msg = (
+            f"there is no folder {settings.data_dir}, and the collector of {others[0]} would not read a key in it: "
+            f"--data-dir {shlex.quote(str(others[0]))}, or make the folder first, for a new collector"
+        )
+        raise ValueError(msg)
     role = Role(given.role) if given.role else None
     if role is None:
         msg = "a key needs --role ingest, read or admin"

@@ -17,8 +17,8 @@ def router(ctx: Context) -> APIRouter:
 
     @routes.get("/changes")
     def get_changes(query: Annotated[WindowQuery, Query()]) -> Changes:
-        """Models, variants and processes that a service has for the first time in seven days, and other definitions of
-        SLOs, the earliest first.
+        """Models, variants and processes of a service that came, went, came back or became those of most requests, and
+        other definitions of SLOs, the earliest first.
         """
         reader = ctx.reader()
         return changes(reader, query.window(reader))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
@@ -11,12 +11,16 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from collector.api.context import Context
-from collector.api.parameters import Labels, Name, Names, Time, WindowQuery, find_slo
-from collector.measure.check import Check, Checked, Verdict, check, read
+from collector.api.parameters import Duration, Labels, Name, Names, Time, WindowQuery, did_you_mean, find_slo
+from collector.measure.check import Check, Verdict, check, read
 from collector.measure.reader import Reader
+from collector.measure.sides import common_time
+from collector.measure.strata import NO_STRATA, read_strata
+from collector.measure.values import value_counts
+from collector.measure.window import Window
 from collector.slo.judge import selects
 from collector.slo.model import Slo
-from collector.sql.fragment import all_of
+from collector.sql.fragment import TRUE, Fragment, all_of
 
 _OK: Final[Mapping[str, Container[Verdict]]] = {
     "good": ("good",),
@@ -33,6 +37,9 @@ class CheckQuery(WindowQuery):
     objective: float | None = Field(None, gt=0, lt=1, description="In place of the SLO's own")
     relevant: float = Field(0.2, gt=0.001, le=10, description="The smallest difference that matters, as a share")
     quantile: float = Field(0.99, ge=0.5, lt=1, description="The percentile of latencies that is compared")
+    least_time: Duration = Field(
+        "40m", validate_default=True, description="Good needs requests of so long a time: a fault may come by times"
+    )
     against_start: Time | None = Field(None, alias="against.start", description="Compare with an earlier time")
     against_end: Time | None = Field(None, alias="against.end", description="The end of that time")
     against_model: Names = Field([], alias="against.model", description=_OTHER)
@@ -44,6 +51,11 @@ class CheckQuery(WindowQuery):
         None, description="For tools that read the status alone: 200 if the verdict is so, else 412"
     )
 
+    def names_of_sides(self) -> list[tuple[str, str]]:
+        """The dimensions and the values that were asked for, of both sides."""
+        names = ("variant", "model", "tenant", "engine")
+        return [(name, value) for name in names for value in (*getattr(self, name), *getattr(self, f"against_{name}"))]
+
     @property
     def against(self) -> WindowQuery | None:
         """The other side; None without one."""
@@ -51,10 +63,25 @@ class CheckQuery(WindowQuery):
         return self.of_side("against", *times) if self.own_filters("against") or any(times) else None
 
 
-def _read(reader: Reader, slo: Slo, query: WindowQuery, *, with_rows: bool) -> Checked:
-    asked = query.window(reader)
-    window = replace(asked, filter=all_of(asked.filter, selects(slo, "checked")))
-    return read(reader, slo, window, slo.select["vantage"], with_rows=with_rows)
+def _side(reader: Reader, slo: Slo, query: WindowQuery) -> Window:
+    asked = query.as_reported(reader)
+    return replace(asked, filter=all_of(asked.filter, selects(slo, "checked")))
+
+
+def _unknown(reader: Reader, window: Window, asked: Sequence[tuple[str, str]]) -> str:
+    """Of the names that were asked for, those that no request of the time has, and which are like them."""
+    everyone, names = replace(window, filter=reader.tenant_filter), ("variant", "model", "tenant", "engine")
+    known = value_counts(reader, everyone, {name: Fragment(f"toString({name})") for name in names}, TRUE, 1000)
+    told = []
+    for dimension, value in asked:
+        values = [row["value"] for row in known if row["name"] == dimension]
+        if value not in values:
+            told.append(f"; no request has the {dimension} {value}{did_you_mean(value, values)}")
+    return "".join(told)
+
+
+def _named(filters: Mapping[str, list[str]], otherwise: str) -> str:
+    return ", ".join(value for values in filters.values() for value in values) or otherwise
 
 
 def router(ctx: Context) -> APIRouter:
@@ -70,15 +97,35 @@ def router(ctx: Context) -> APIRouter:
         """
         reader = ctx.reader()
         slo = find_slo(reader.slos, query.slo)
-        against = query.against
+        vantage, against, cut, strata = slo.select["vantage"], query.against, "", NO_STRATA
+        window, other = _side(reader, slo, query), None
+        if against is not None:
+            beside = _side(reader, slo, against)
+            beside, window, cut = common_time(reader, beside, window)
+            strata = read_strata(reader, (beside, window))
+            name = _named(query.own_filters("against"), "the other time")
+            other = read(reader, name, slo, beside, vantage, strata)
+        checked = read(
+            reader,
+            _named({name: getattr(query, name) for name in ("variant", "model", "tenant")}, "the window"),
+            slo,
+            window,
+            vantage,
+            None if other is None else strata,
+        )
         answer = check(
             slo,
-            _read(reader, slo, query, with_rows=against is not None),
-            None if against is None else _read(reader, slo, against, with_rows=True),
+            checked,
+            other,
             objective=query.objective or float(slo.objective),
             quantile=query.quantile,
             relevant=query.relevant,
+            least_ns=query.least_time,
+            strata=strata,
+            cut=cut,
         )
+        if answer.empty is not None:
+            answer.reason += _unknown(reader, window, query.names_of_sides())
         if query.ok_if and answer.verdict not in _OK[query.ok_if]:
             response.status_code = HTTPStatus.PRECONDITION_FAILED
         return answer

@@ -26,6 +26,8 @@ class CollectorOut(Answer):
     spans_received: int
     spans_left_out: dict[str, int]
     """By reason."""
+    explain_failures: int
+    """How often explaining requests failed, and was or will be tried again."""
     last_stored: str | None
     """When data was last written to the store."""
 
@@ -46,6 +48,7 @@ def router(status: IngestStatus) -> APIRouter:
             payloads_refused=now.payloads_rejected,
             spans_received=now.spans_received,
             spans_left_out=dict(now.spans_rejected),
+            explain_failures=now.explain_failures,
             last_stored=rfc3339(round(last_s) * SECOND_NS) if last_s else None,
         )
 

@@ -13,8 +13,10 @@ from collector.api.parameters import Duration, Labels, Names, Time, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.measure.compare import Comparison, compare
 from collector.measure.reader import Reader
-from collector.measure.sides import Side, read_side
+from collector.measure.sides import common_time, read_side
+from collector.measure.strata import read_strata
 from collector.measure.times import Moment, rfc3339
+from collector.measure.window import Window
 from collector.slo.judge import selected
 from collector.sql.fragment import all_of
 
@@ -57,18 +59,18 @@ class CompareQuery(WindowQuery):
             return (_at(moment - self.span), self.at) if side == "a" else (self.at, _at(moment + self.span))
         return self.own_times(side)
 
-    def side(self, reader: Reader, side: str) -> Side:
-        """The requests of side `a` or `b`."""
+    def side(self, reader: Reader, side: str) -> tuple[str, Window, list[str]]:
+        """The name, the window and the vantages of side `a` or `b`."""
         start, end = self.times(reader.now_ns, side)
         query = self.of_side(side, start, end)
-        window, filters = query.window(reader), self.own_filters(side)
+        window, filters = query.as_reported(reader), self.own_filters(side)
         if instances := getattr(self, f"{side}_instance"):
             filters["instance"] = instances
             window = replace(window, filter=all_of(window.filter, selected({"instance": instances}, side)))
         words = [value for values in filters.values() for value in values]
         if start or end:
             words.append(f"{rfc3339(window.start_ns)} to {rfc3339(window.end_ns)}")
-        return read_side(reader, ", ".join(words) or side.upper(), window, query.vantage)
+        return ", ".join(words) or side.upper(), window, query.vantage
 
 
 def _at(ns: int) -> Moment:
@@ -86,7 +88,10 @@ def router(ctx: Context) -> APIRouter:
         processes = query.a_instance or query.b_instance
         if not processes and not any(query.own_filters(side) or any(query.times(reader.now_ns, side)) for side in "ab"):
             raise bad_parameter("a.variant", "say how the sides differ, as in a.variant=old&b.variant=new or at=-1h")
-        a, b = (query.side(reader, side) for side in "ab")
-        return compare(a, b, query.relevant)
+        (of_a, a, vantage_of_a), (of_b, b, vantage_of_b) = (query.side(reader, side) for side in "ab")
+        a, b, cut = common_time(reader, a, b)
+        strata = read_strata(reader, (a, b))
+        sides = read_side(reader, of_a, a, vantage_of_a, strata), read_side(reader, of_b, b, vantage_of_b, strata)
+        return compare(*sides, query.relevant, strata, cut)
 
     return routes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query
@@ -12,13 +13,18 @@ from collector.api.latency import LatencyQuery
 from collector.api.parameters import Labels, Name, Names, Time, find_slo
 from collector.measure.differences import Differences, differences
 from collector.measure.reader import Reader
+from collector.measure.times import clock_text
 from collector.measure.verdicts import Verdict, wanted
 from collector.measure.window import Window
 from collector.slo.judge import selected
-from collector.sql.fragment import TRUE, Fragment, all_of, any_of
+from collector.sql.fragment import TRUE, Fragment, all_of, any_of, negated
 
 _COMPARED: Final[tuple[Verdict, Verdict]] = ("bad", "good")
 """What is compared where nothing is selected."""
+_LEAST_OTHERS: Final = 0.1
+"""With fewer good requests for each bad one, those of before are compared too."""
+_TIMES_BEFORE: Final = 2
+"""Of a time so many times as long as the window."""
 
 
 class DifferencesQuery(LatencyQuery):
@@ -52,6 +58,10 @@ class DifferencesQuery(LatencyQuery):
         verdict = TRUE if self.verdict is None else wanted(reader, window, slo, self.verdict)[0]
         return all_of(*chosen, verdict), compared
 
+    def selects_nothing(self, reader: Reader) -> bool:
+        """Whether bad requests stand beside good ones."""
+        return self.verdict is None and not self._parts(reader)
+
     def _parts(self, reader: Reader) -> list[Fragment]:
         start, end = (None if time is None else time.at(reader.now_ns) for time in (self.select_start, self.select_end))
         bounds = {
@@ -65,6 +75,23 @@ class DifferencesQuery(LatencyQuery):
         return [*parts, selected(given, "select")] if given else parts
 
 
+def _with_good_ones_of_before(
+    reader: Reader, window: Window, query: DifferencesQuery, answer: Differences
+) -> Differences:
+    """The bad requests of a total fault beside the good ones of before; `answer` where there are none."""
+    start_ns = max(0, window.start_ns - _TIMES_BEFORE * (window.end_ns - window.start_ns))
+    longer = replace(window, start_ns=start_ns)
+    bad, compared = query.selection(reader, longer)
+    since = Fragment("end >= fromUnixTimestamp64Nano({fault_ns:Int64})", {"fault_ns": window.start_ns})
+    good = all_of(compared, negated(bad))
+    beside = differences(reader, longer, all_of(bad, since), any_of(all_of(bad, since), good))
+    if beside.others <= answer.others:
+        return answer
+    since_text = clock_text(start_ns, window.end_ns)
+    told = f"Nearly all were bad: they are compared with the good ones since {since_text}. {beside.summary}"
+    return beside.model_copy(update={"window": answer.window, "summary": told})
+
+
 def router(ctx: Context) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["requests"])
@@ -75,6 +102,9 @@ def router(ctx: Context) -> APIRouter:
         reader = ctx.reader()
         window = query.window(reader)
         chosen, compared = query.selection(reader, window)
-        return differences(reader, window, chosen, compared)
+        answer = differences(reader, window, chosen, compared)
+        if query.selects_nothing(reader) and answer.selected and answer.others < _LEAST_OTHERS * answer.selected:
+            return _with_good_ones_of_before(reader, window, query, answer)
+        return answer
 
     return routes

@@ -37,25 +37,25 @@ def router(ctx: Context) -> APIRouter:
     def get_kv(query: Annotated[WindowQuery, Query()]) -> Kv:
         """KV-cache use and evictions per engine process."""
         reader = ctx.reader()
-        return kv(reader, query.window(reader))
+        return kv(reader, query.as_reported(reader))
 
     @routes.get("/cold_starts", dependencies=[ALL_TENANTS])
     def get_cold_starts(query: Annotated[WindowQuery, Query()]) -> ColdStarts:
         """Cold starts that overlap the window, newest first, at most 1,000, with their sub-phases."""
         reader = ctx.reader()
-        return cold_starts(reader, query.window(reader))
+        return cold_starts(reader, query.as_reported(reader))
 
     @routes.get("/engines", dependencies=[ALL_TENANTS])
     def get_engines(query: Annotated[WindowQuery, Query()]) -> Engines:
         """The engines that gave a sign of life in the window, the latest first, with their processes."""
         reader = ctx.reader()
-        return engines(reader, query.window(reader), ctx.clocks_apart(reader.now_ns))
+        return engines(reader, query.as_reported(reader), ctx.clocks_apart(reader.now_ns))
 
     @routes.get("/processes", dependencies=[ALL_TENANTS])
     def get_processes(query: Annotated[WindowQuery, Query()]) -> Processes:
         """Each engine process of the window with its state, its numbers and curves of its batch, queue and KV cache."""
         reader = ctx.reader()
-        return processes(reader, query.window(reader), query.vantage)
+        return processes(reader, query.as_reported(reader), query.vantage)
 
     @routes.get("/processes/timeline", dependencies=[ALL_TENANTS])
     def get_timeline(query: Annotated[TimelineQuery, Query()]) -> ProcessTimeline:

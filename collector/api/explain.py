@@ -65,7 +65,7 @@ def router(ctx: Context) -> APIRouter:
     def get_explain(query: Annotated[ExplainQuery, Query()]) -> Explanation:
         """The causes of slow requests beside typical ones, by the largest excess, and the attainment without each."""
         reader = ctx.reader()
-        window = query.window(reader)
+        window = query.as_reported(reader)
         kept = all_of(window.filter, negated(_in_stretches(query.leave_out, reader.now_ns)))
         return explain(reader, replace(window, filter=kept), query.vantage, _question(reader, query))
 

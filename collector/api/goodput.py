@@ -34,7 +34,7 @@ def router(ctx: Context) -> APIRouter:
     def get_goodput(query: Annotated[GoodputQuery, Query()]) -> GoodputAnswer:
         """Goodput and attainment for thresholds given now; at least one."""
         reader = ctx.reader()
-        window = query.window(reader)
+        window = query.as_reported(reader)
         thresholds = Thresholds.model_construct(**{name: getattr(query, name) for name in Thresholds.model_fields})
         if not thresholds.given():
             raise bad_parameter("ttft", f"give at least one of {THRESHOLDS}, such as ttft=500ms")

@@ -35,7 +35,7 @@ def router(ctx: Context) -> APIRouter:
         """How many requests ended at each time with each latency, and how many of them are bad or failed."""
         reader = ctx.reader()
         slo = None if query.slo is None else find_slo(reader.slos, query.slo)
-        window = query.window(reader)
+        window = query.as_reported(reader)
         if query.instance:
             window = replace(window, filter=all_of(window.filter, selected({"instance": query.instance}, "of")))
         return heatmap(reader, window, query.vantage, query.metric, query.columns, query.rows, slo)

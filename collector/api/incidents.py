@@ -19,6 +19,6 @@ def router(ctx: Context) -> APIRouter:
     def get_incidents(query: Annotated[WindowQuery, Query()]) -> Incidents:
         """Incidents of the window: first those that fire at its end, then the others, each newest first."""
         reader = ctx.reader()
-        return incidents(reader, query.window(reader))
+        return incidents(reader, query.as_reported(reader))
 
     return routes

@@ -23,7 +23,7 @@ class LengthQuery(WindowQuery):
     min_input_tokens: _Tokens | None = Field(None, description="only requests with so many prompt tokens or more")
     max_input_tokens: _Tokens | None = Field(None, description="only requests with so many prompt tokens or fewer")
 
-    def window(self, reader: Reader) -> Window:
+    def as_reported(self, reader: Reader) -> Window:
         """The window, without the requests whose prompts have another length, or none that is known."""
         bounds = {"min_input_tokens": (">=", self.min_input_tokens), "max_input_tokens": ("<=", self.max_input_tokens)}
         lengths = [
@@ -31,7 +31,7 @@ class LengthQuery(WindowQuery):
             for name, (sign, bound) in bounds.items()
             if bound is not None
         ]
-        window = super().window(reader)
+        window = super().as_reported(reader)
         return replace(window, filter=all_of(window.filter, *lengths))
 
 

@@ -65,7 +65,7 @@ def router(ctx: Context) -> APIRouter:
     def get_overview(query: Annotated[OverviewQuery, Query()]) -> Overview:
         """The summary, SLOs, incidents, charts and engine processes of one moment."""
         reader = ctx.reader()
-        window = query.window(reader)
+        window = query.as_reported(reader)
         unfiltered = replace(window, filter=reader.tenant_filter)
         known_for = replace(unfiltered, start_ns=max(0, window.end_ns - _KNOWN_FOR_NS))
         step = query.step or step_s(window.seconds) * SECOND_NS

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, Final, get_args, get_origin
 
 from fastapi import Request
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from collector.api.problems import bad_parameter, not_found
+from collector.measure.hops import without_doubles
 from collector.measure.reader import Reader
 from collector.measure.times import Moment, parse_moment
 from collector.measure.window import LONGEST_NAME, Window
@@ -74,18 +76,22 @@ class TimesQuery(BaseModel):
     start: Time = Field(
         "-15m",
         validate_default=True,
-        description="RFC 3339, unix seconds, or relative to now: `-15m`, `-1h30m`, `now`",
+        description="RFC 3339, `14:00`, `2026-11-21 14:00`, a date (in UTC without a zone), unix seconds, or relative: "
+        "`-15m`, `-1h30m`, `now`. A relative start counts before now, or before an `end` that is a time",
     )
-    end: Time = Field("now", validate_default=True, description="as `start`")
+    end: Time = Field("now", validate_default=True, description="as `start`. Alone, the window ends then")
 
     def bounds(self, now_ns: int) -> dict[str, int]:
         """The bounds as parameters of a query, when the clock shows `now_ns`.
 
-        Raises Problem unless the window starts before it ends.
+        A relative start counts before an end that is no relative one, or that it would not be before otherwise. Raises
+        Problem unless the window starts before it ends.
         """
         start, end = self.start.at(now_ns), self.end.at(now_ns)
+        if self.start.relative and (start >= end or not self.end.relative):
+            start = self.start.at(end)
         if start >= end:
-            raise bad_parameter("start", "must be before end; without it, the window begins 15 minutes ago")
+            raise bad_parameter("start", "must be before end; without it, the window begins 15 minutes before its end")
         return {"start_ns": start, "end_ns": end}
 
 
@@ -158,7 +164,17 @@ class WindowQuery(TimesQuery):
         return WindowQuery.model_validate({**self._given(), **without, **self.own_filters(side), **times})
 
     def window(self, reader: Reader) -> Window:
-        """The window of an answer. Raises Problem unless it starts before it ends."""
+        """The window of an answer, in which each request counts once, by the row of its server if that reported it too.
+
+        Raises Problem unless it starts before it ends.
+        """
+        return without_doubles(reader, self.as_reported(reader), self.vantage)
+
+    def as_reported(self, reader: Reader) -> Window:
+        """The window with all rows, for answers that find out by themselves whether a request was reported twice.
+
+        Raises Problem unless it starts before it ends.
+        """
         bounds = self.bounds(reader.now_ns)
         asked, refused = selected(self._given(), "filter"), self.own_filters("not").items()
         without = [negated(selected({key: values}, f"not_{i}")) for i, (key, values) in enumerate(refused)]
@@ -171,7 +187,13 @@ def find_slo(slos: Sequence[Slo], name: str) -> Slo:
         if slo.name == name:
             return slo
     known = ", ".join(slo.name for slo in slos) or "none: the collector was started without an SLO file"
-    raise not_found(f"no SLO is named {name!r}; there are: {known}")
+    raise not_found(f"no SLO is named {name!r}{did_you_mean(name, [slo.name for slo in slos])}; there are: {known}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, as the end of a sentence about an unknown one; '' for none."""
+    near = get_close_matches(name, [*known], 3, 0.5)
+    return f": did you mean {' or '.join(near)}?" if near else ""
 
 
 def must_be_few_points(window: Window, step_ns: int) -> None:

@@ -109,7 +109,7 @@ def router(ctx: Context) -> APIRouter:
             if query.cause is None and getattr(query, name) is not None:
                 raise bad_parameter(name, "is the time of a cause: give cause=kv_eviction, kv_wait or cold_start too")
         slo = None if query.slo is None else find_slo(reader.slos, query.slo)
-        asked = window = query.window(reader)
+        asked = window = query.as_reported(reader)
         told = WindowOut.of(window, reader.complete_ns)
         for column in ("service", "instance", "process_tenant", "request_id"):
             if (value := getattr(query, column)) is not None:

@@ -63,7 +63,7 @@ def router(ctx: Context, status: IngestStatus) -> APIRouter:
     def get_samples(query: Annotated[WindowQuery, Query()]) -> Samples:
         """The newest metrics of each process that is scraped or sends them, and why some targets are not known."""
         reader = ctx.reader()
-        window = query.window(reader)
+        window = query.as_reported(reader)
         problems = sorted(status.snapshot().discovery_problems.items())[:_MOST_PROBLEMS]
         return Samples(
             window=WindowOut.of(window, reader.complete_ns),
@@ -75,7 +75,7 @@ def router(ctx: Context, status: IngestStatus) -> APIRouter:
     def get_sampled_latencies(query: Annotated[WindowQuery, Query()]) -> SampledLatencies:
         """Latencies of the window from engines' own histograms, as bounds: a histogram has no exact quantile."""
         reader = ctx.reader()
-        return sampled_latencies(reader, query.window(reader))
+        return sampled_latencies(reader, query.as_reported(reader))
 
     return routes
 

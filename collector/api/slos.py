@@ -19,12 +19,12 @@ def router(ctx: Context) -> APIRouter:
     def get_slos(query: Annotated[WindowQuery, Query()]) -> Slos:
         """Every SLO of the SLO file, over its own window."""
         reader = ctx.reader()
-        return slos(reader, query.window(reader))
+        return slos(reader, query.as_reported(reader))
 
     @routes.get("/slos/{name}")
     def get_slo(name: Annotated[str, Path(max_length=63)], query: Annotated[WindowQuery, Query()]) -> OneSlo:
         """One SLO."""
         reader = ctx.reader()
-        return one_slo(reader, find_slo(reader.slos, name), query.window(reader))
+        return one_slo(reader, find_slo(reader.slos, name), query.as_reported(reader))
 
     return routes

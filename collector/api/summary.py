@@ -33,7 +33,7 @@ def router(ctx: Context) -> APIRouter:
     def get_summary(query: Annotated[SummaryQuery, Query()]) -> GroupedSummary:
         """Counts, exact percentiles, throughput, goodput and attainment of a window."""
         reader = ctx.reader()
-        window = query.window(reader)
+        window = query.as_reported(reader)
         must_have_column(query, query.group_by)
         if query.group_by is not None:
             return summary_by(reader, window, query.vantage, query.group_by, query.top)

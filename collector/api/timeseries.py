@@ -34,7 +34,7 @@ def router(ctx: Context) -> APIRouter:
         if query.metric in OF_PROCESSES:
             need_all_tenants()
         reader = ctx.reader()
-        window = query.window(reader)
+        window = query.as_reported(reader)
         must_be_few_points(window, query.step)
         slo = None if query.slo is None else find_slo(reader.slos, query.slo)
         if query.metric in OF_PROCESSES and query.group_by not in (None, "instance"):

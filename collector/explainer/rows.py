@@ -43,8 +43,7 @@ class Parts:
         self._ttft[:, -1], self._rest[:, -1] = before, whole - before
         self._inflicted, self._error = (np.full(len(whole), UNKNOWN_US, np.int64) for _ in range(2))
         self._level = np.zeros(len(whole), np.int64)
-        client = np.array([vantage != "server" for vantage in requests["vantage"]], np.bool_)
-        self._reason = np.where(client, REASONS.index("client"), REASONS.index("failed"))
+        self._reason = np.full(len(whole), REASONS.index("failed"))
         self._reason_share, self._reason_steps = (np.full(len(whole), np.nan) for _ in range(2))
         self._model_at_s = np.zeros(len(whole), np.int64)
         self._slower_than, self._slower_name = np.zeros(len(whole), np.int64), np.full(len(whole), "", object)
@@ -82,6 +81,8 @@ class Parts:
         requests = self._requests
         ttft, rest = rounded(self._ttft, _EXACT_BITS), rounded(self._rest, _EXACT_BITS)
         whole = self._ttft.sum(1) + self._rest.sum(1)
+        client = np.array([vantage != "server" for vantage in requests["vantage"]], np.bool_)
+        client &= np.isin(self._reason, [REASONS.index(name) for name in ("failed", "no_phases")])
         permille = np.minimum(np.rint(1000 * self._error / np.maximum(whole, 1)), _MOST_PERMILLE)
         known = {
             "request_key": np.array(requests["key"], np.uint64) & np.uint64(0xFFFFFFFF),
@@ -90,7 +91,7 @@ class Parts:
             "inflicted_us": _or_none(_binary(self._inflicted), self._inflicted != UNKNOWN_US),
             "error_permille": np.where(self._error == UNKNOWN_US, _UNKNOWN_PERMILLE, permille).astype(np.int64),
             "level": self._level,
-            "reason": self._reason,
+            "reason": np.where(client, REASONS.index("client"), self._reason),
             "reason_share": _or_none(self._reason_share.round(4), np.isfinite(self._reason_share)),
             "reason_steps": _or_none(
                 np.nan_to_num(self._reason_steps).astype(np.int64), np.isfinite(self._reason_steps)

@@ -88,6 +88,10 @@ SLO_CAUSE_SHARE = Metric(
     "While the SLO's budget burns: the share of a `cause` in what the bad requests of the last minutes took beyond "
     "good ones, as in `top_cause` of /api/v1/incidents. The five largest; absent until such requests are explained.",
     (*SLO, "cause", "group"))
+SLO_REASON = Metric(
+    "tokentrail_slo_reason_info", "gauge",
+    "1, while the SLO's budget burns: `text` says what was wrong with the bad requests of the last minutes (the error, "
+    "or the threshold that they missed), and if no cause of it is known, why.", (*SLO, "text"))
 SLO_CULPRIT_SHARE = Metric(
     "tokentrail_slo_culprit_share", "gauge",
     "While the SLO's budget burns: where its bad requests lost most by the largest cause (`by=\"process\"`, and "

@@ -162,7 +162,7 @@ def expose_slos(series: Series, slos: Sequence[SloOut]) -> None:
         series.set(metrics.SLO_CANDIDATES, (), slo.ended_last_day)
         _expose_numbers(series, (slo.name, ""), slo)
         for group in slo.groups:
-            if fits(group.tenant):
+            if group.tenant and fits(group.tenant):
                 _expose_numbers(series, (slo.name, printable(group.tenant)), group)
 
 
@@ -172,6 +172,7 @@ def expose_reasons(series: Series, reasons: Sequence[Reason]) -> None:
         labels = one.slo, printable(one.tenant or "")
         if not fits(labels[1]):
             continue
+        series.set(metrics.SLO_REASON, (*labels, printable(one.text)), 1)
         for cause, share in islice(one.shares.items(), _MOST_CAUSES):
             series.set(metrics.SLO_CAUSE_SHARE, (*labels, cause, load_causes()[cause].group), share)
         for culprit in one.culprits:

@@ -1,4 +1,4 @@
-"""Like for like: weights that give two sets of requests the same mix of lengths.
+"""Like for like: weights that give two sets of requests the same mix of lengths, tenants, models and times.
 
 The weights are overlap weights: a request of one side counts by the probability that a request with its lengths would
 be of the other side (Li, Morgan, Zaslavsky: Balancing covariates via propensity score weighting, JASA 113, 2018). With
@@ -17,13 +17,16 @@ from typing import Final
 
 import numpy as np
 
-from collector.measure.chance import Floats
+from collector.measure.chance import Floats, Ints
 
 _KNOTS: Final = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
 """Between these quantiles of a length, the logarithm of the odds is a straight line of it."""
 _REQUESTS_A_KNOT: Final = 50
 _FITTED: Final = 10_000
 """Requests of each side that the regression looks at. Its last step looks at all."""
+_MOST_TIMES: Final = 10
+_LEAST_OF_KIND: Final = 20
+"""Fewer requests of a value are compared together with those of the commonest one."""
 _STEPS: Final = 12
 _RIDGE: Final = 0.01
 _LEAST_DISTANCE: Final = 0.1
@@ -35,15 +38,28 @@ class Alike:
 
     factors: tuple[Floats, Floats]
     features: tuple[Floats, Floats]
-    """Shape (features, requests). The first is 1."""
+    """Shape (features, requests). The first is 1. Without the times, since what moves in time is chance."""
 
 
-def alike(a: Sequence[Floats], b: Sequence[Floats], weights: tuple[Floats, Floats]) -> Alike:
-    """Weigh by columns, such as prompt and output tokens (NaN: not known), each an array with a number per request."""
+def alike(
+    a: Sequence[Floats],
+    b: Sequence[Floats],
+    weights: tuple[Floats, Floats],
+    kinds: Sequence[tuple[Ints, Ints]] = (),
+    times: tuple[Ints, Ints] | None = None,
+) -> Alike:
+    """Weigh by columns, such as prompt and output tokens (NaN: not known), each an array with a number per request.
+
+    `kinds` are columns of values without an order, such as tenants, and `times` the block of time of each request.
+    """
     sizes = len(weights[0]), len(weights[1])
     knots = _KNOTS[:: max(1, round(6 * _REQUESTS_A_KNOT * max(len(a), 1) / max(min(sizes), 1)))]
     pooled = [np.concatenate([one, other]) for one, other in zip(a, b, strict=True)]
-    matrix = np.stack([np.ones(sum(sizes)), *(line for column in pooled for line in _lines(column, knots))])
+    most = max(min(sizes) // _REQUESTS_A_KNOT, 1)
+    of_kinds = [line for pair in kinds for line in _flags(np.concatenate(pair), most)]
+    lines = [np.ones(sum(sizes)), *(line for column in pooled for line in _lines(column, knots)), *of_kinds]
+    of_times = [] if times is None else _flags(_merged(np.concatenate(times), min(most, _MOST_TIMES)), _MOST_TIMES)
+    matrix = np.stack([*lines, *of_times])
     of_b = np.repeat([0.0, 1.0], sizes)
     balanced = np.concatenate([side / side.sum() for side in weights])  # both sides weigh the same
     chosen = np.concatenate([np.arange(0, n, -(-n // _FITTED)) + i * sizes[0] for i, n in enumerate(sizes)])
@@ -54,7 +70,21 @@ def alike(a: Sequence[Floats], b: Sequence[Floats], weights: tuple[Floats, Float
     odds = coefficients @ matrix
     share_of_b = 1 / (1 + np.exp(-np.clip(odds, -30, 30)))
     n = sizes[0]
+    matrix = matrix[: len(lines)]
     return Alike((share_of_b[:n], 1 - share_of_b[n:]), (matrix[:, :n], matrix[:, n:]))
+
+
+def _flags(values: Ints, most: int) -> list[Floats]:
+    """A row for each of the commonest values but the first of them, which tells the requests that have it."""
+    found, place, n = np.unique(values, return_inverse=True, return_counts=True)
+    common = np.argsort(-n, kind="stable")[1 : most + 1]
+    return [(place == i).astype(np.float64) for i in common if n[i] >= _LEAST_OF_KIND and len(found) > 1]
+
+
+def _merged(times: Ints, parts: int) -> Ints:
+    """Blocks of time as fewer and longer ones."""
+    longest = int(times.max()) + 1
+    return times * parts // longest
 
 
 def distance(a: Floats, b: Floats) -> float:

@@ -53,7 +53,7 @@ def boxes(reader: Reader, window: Window, incidents: Sequence[Incident], changes
     """All that fires, causes before symptoms, then what is over, the newest first."""
     of_incidents = [of_incident(one, window.end_ns) for one in incidents]
     burns = [one for one in of_incidents if one.slo is not None]
-    of_changes = [of_change(one, window.end_ns) for one in changes]
+    of_changes = [of_change(one, window.end_ns) for one in changes if one.kind != "gone"]
     causes = [one for one in of_incidents if one.slo is None] + [one for one in of_changes if one.slo is None]
     causes.sort(key=lambda one: (_rank(one), -one.since_ns, one.title))
     tried = [one for one in causes if any(_meets(one, burn) for burn in burns)][:_MOST_CAUSES]

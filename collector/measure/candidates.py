@@ -8,13 +8,13 @@ It knows no store. A number is counted by its class, of how many edges it is not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from collector.measure.arrivals import UNKNOWN
-from collector.measure.chance import Bools, Floats
+from collector.measure.chance import Bools, Floats, Ints
 from collector.measure.telling import Difference, Sides, Table, Trait, chosen, is_significant, rank
 from tokentrail.shared.formatting import count as digits
 from tokentrail.shared.formatting import duration, percent
@@ -52,23 +52,29 @@ class Met:
     others: Floats
     selected_squares: Floats
     others_squares: Floats
+    block: Ints | None = field(default=None, kw_only=True)
+    """The block of time of each group."""
 
-    @property
-    def table(self) -> Table:
-        """The groups as so many requests as stand for themselves: sampled ones that stand for others are fewer."""
+    def table(self, together: float) -> Table:
+        """The groups as so many requests as stand for themselves: sampled ones that stand for others are fewer.
+
+        `together`: how many times as much chance moves the selected requests, since those of a session go together.
+        """
         sides = ((self.selected, self.selected_squares), (self.others, self.others_squares))
-        return Table(self.met, *(n * min(n.sum() / max(squares.sum(), 1e-9), 1.0) for n, squares in sides))
+        selected, others = (n * min(n.sum() / max(squares.sum(), 1e-9), 1.0) / together for n, squares in sides)
+        return Table(self.met, selected, others, self.block)
 
 
 def told(
     rows: Sequence[Mapping[str, Any]],
     edges: Mapping[str, Sequence[float]],
     count_met: Callable[[Sequence[Candidate]], Met],
+    together: float = 1.0,
 ) -> tuple[list[Difference], Sides, int]:
     """The differences, all requests, and how many values and pairs were tried.
 
     `rows`: by `name` and `value`, of numbers the class, the `selected` requests and the `others`. `count_met`: counts
-    the requests by which of some candidates they meet.
+    the requests by which of some candidates they meet. `together`: as in `Met.table`.
     """
     everything = _sides([row for row in rows if row["name"] == "model"])
     # Of those that the same requests meet one is told: which, its dimension decides, and not how its value is spelled.
@@ -79,7 +85,7 @@ def told(
         return [], everything, tried
     met = count_met(best)
     counts = {"selected": met.selected, "others": met.others}
-    return chosen(met.table, counts, [one.condition for one in best], tried), everything, tried
+    return chosen(met.table(together), counts, [one.condition for one in best], tried), everything, tried
 
 
 def _sides(rows: Sequence[Mapping[str, Any]]) -> Sides:

@@ -1,7 +1,8 @@
 """How far chance alone may have moved a number: intervals of percentiles and shares, and evidence over time.
 
-Requests of one minute are not independent: a burst makes many of them slow together. So the spread of a share is
-measured over blocks of time too, and the larger spread counts where it is larger than chance explains.
+Requests of one minute are not independent: a burst makes many of them slow together, and load wanders for minutes. So
+the error of a share is measured over blocks of time too (`wandering`), and over the sessions or tenants whose requests
+go together; the largest counts.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from collector.measure.wandering import BLOCKS, Wandering, wandering
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 Z_95: Final = 1.959964
 """A normal variable lies within so many standard deviations of its mean in 95 % of cases."""
-_LEAST_BLOCKS: Final = 10
-_CLUSTERED: Final = 2.326
-"""Blocks count when their spread is larger than in 99 % of samples of independent requests."""
 _ROUNDING: Final = 1e-9
 _TINY: Final = 1e-300
 
@@ -47,10 +47,15 @@ class Sample:
     features: Floats
     """Shape (features, numbers): what the numbers are known to depend on. The first is 1."""
     blocks: Ints
-    """The stretch of time in which each ended, counted from 0, and the same for all samples."""
+    """The block of time in which each ended, of `BLOCKS` equal ones. Two samples of one time share its blocks; those of
+    a second one that has another time are numbered from `BLOCKS` on."""
     requests: Ints | None = None
     """The request of each number, counted from 0, where requests have several, such as waits for tokens. Those of one
     request are not independent. None: a number is a request."""
+    clusters: Ints | None = None
+    """The session or tenant of each number, counted from 0, whose requests are not independent. None: not known."""
+    seconds: float = 3600.0
+    """The length of the time that the blocks divide."""
 
     @cached_property
     def _by_value(self) -> tuple[Floats, Floats, Floats]:
@@ -89,13 +94,16 @@ class Sample:
         freedom = max(self.n - len(self.features), 1)
         scale = sqrt(self.n / freedom) / float(self.weights.sum())
         deviations = (inside - fit @ self.features) * (self.weights * scale)
-        by_block = _sums(self.blocks, deviations)
-        if self.requests is None:
-            return (deviations**2).sum(axis=1), by_block
-        squares = _sums(self.requests, deviations) ** 2
-        variance = squares.sum(axis=1)
-        effective = variance**2 / np.maximum((squares**2).sum(axis=1), _TINY)
-        return variance * (_t_95(np.maximum(effective, 2.0)) / Z_95) ** 2, by_block
+        by_block = _sums(self.blocks % BLOCKS, deviations, BLOCKS)
+        variance = (deviations**2).sum(axis=1)
+        for together in (self.requests, self.clusters):
+            if together is not None:
+                squares = _sums(together, deviations) ** 2
+                of_them = squares.sum(axis=1)
+                effective = of_them**2 / np.maximum((squares**2).sum(axis=1), _TINY)
+                of_them *= (_t_95(np.maximum(effective, 2.0)) / Z_95) ** 2
+                variance = of_them if together is self.requests else np.maximum(variance, of_them)
+        return variance, by_block
 
 
 def _t_95(freedom: Floats) -> Floats:
@@ -114,18 +122,17 @@ def _t_95(freedom: Floats) -> Floats:
     return z + sum((term / freedom**power for power, term in enumerate(terms, 1)), np.zeros(len(freedom)))
 
 
-def _sums(of: Ints, values: Floats) -> Floats:
+def _sums(of: Ints, values: Floats, least: int = 0) -> Floats:
     """The sum of each row over the columns with each number of `of`."""
-    return np.stack([np.bincount(of, row) for row in values])
+    return np.stack([np.bincount(of, row, least) for row in values])
 
 
 class Ratios:
     """The ratios b ÷ a of percentiles.
 
     Each percentile lies between those at its level ± z standard errors of its share (Woodruff: Confidence intervals for
-    medians and other position measures, JASA 47, 1952). The distances of the bounds add as squares, in logarithms, less
-    what both sides share (Zou and Donner: Construction of confidence limits about effect measures, Statistics in
-    Medicine 27, 2008).
+    medians and other position measures, JASA 47, 1952). The distances of the bounds add as squares, in logarithms (Zou
+    and Donner: Construction of confidence limits about effect measures, Statistics in Medicine 27, 2008).
     """
 
     def __init__(self, a: Sample, b: Sample, levels: Sequence[float]) -> None:
@@ -135,14 +142,18 @@ class Ratios:
         inside = [
             side.values <= np.array(values)[:, None] for side, values in zip(self._sides, self._estimates, strict=True)
         ]
-        self._errors, self._common = share_errors(self._sides, inside, np.array(levels))
+        self._errors = [ShareErrors(self._sides, inside, np.array(levels))]
         if a.requests is not None:  # more requests lie above the lower bounds, and tell how much they weigh
             inside = [
                 side.values <= np.array([side.at(one) for one in np.array(levels) - Z_95 * errors])[:, None]
-                for side, errors in zip(self._sides, self._errors, strict=True)
+                for side, errors in zip(self._sides, self._errors[0].at(Z_95), strict=True)
             ]
-            at_low, _ = share_errors(self._sides, inside, np.array(levels))
-            self._errors = [np.maximum(*pair) for pair in zip(self._errors, at_low, strict=True)]
+            self._errors.append(ShareErrors(self._sides, inside, np.array(levels)))
+
+    @property
+    def slow(self) -> bool:
+        """The traffic wanders too slowly to tell what the time has shown by chance."""
+        return bool(self._errors[0].slow.any())
 
     def interval(self, level: float, z: float = Z_95) -> Interval | None:
         """The ratio of one of the percentiles; None when it is 0 on a side."""
@@ -150,47 +161,80 @@ class Ratios:
         a, b = (estimate[at] for estimate in self._estimates)
         if min(a, b) <= 0:
             return None
+        errors = [max(float(one.at(z)[side][at]) for one in self._errors) for side in (0, 1)]
         low, high = (
-            [side.at(level + sign * z * errors[at]) for side, errors in zip(self._sides, self._errors, strict=True)]
+            [side.at(level + sign * z * error) for side, error in zip(self._sides, errors, strict=True)]
             for sign in (-1, 1)
         )
         down, up = (_distance(low[0], a), _distance(low[1], b)), (_distance(a, high[0]), _distance(b, high[1]))
-        middle, common = log(b / a), float(self._common[at])
-        below, above = _added(down[1], up[0], common), _added(up[1], down[0], common)
+        middle = log(b / a)
+        below, above = _added(down[1], up[0]), _added(up[1], down[0])
         return Interval(exp(middle), exp(middle - below), exp(middle + above) if above < inf else inf)
 
 
-def share_errors(sides: Sequence[Sample], inside: Sequence[Bools], expected: Floats) -> tuple[list[Floats], Floats]:
-    """The standard errors of shares on each side, and the correlation of what moved both at the same times.
+class ShareErrors:
+    """The standard errors of shares on two sides.
 
-    `inside` has shape (shares, numbers) on each side. Where the values tell no error (all are inside, or they are too
-    few for the features), it is that of as many independent requests of the `expected` share.
+    What moved both sides in one block of time counts for neither: the difference of the sides by block tells the error
+    of the difference, and each side has its part of it. Sides of different times wander on their own.
     """
-    of_sides = [side.moved(which) for side, which in zip(sides, inside, strict=True)]
-    most = max(by_block.shape[1] for _, by_block in of_sides)
-    moved = [np.pad(by_block, ((0, 0), (0, most - by_block.shape[1]))) for _, by_block in of_sides]
-    errors, common = [], np.zeros(len(expected))
-    for side, (alone, _), by_block in zip(sides, of_sides, moved, strict=True):
-        blocks = int(np.count_nonzero(np.bincount(side.blocks)))
-        clustered = (by_block**2).sum(axis=1) * blocks / max(blocks - 1, 1)
-        counts = (blocks >= _LEAST_BLOCKS) & is_clustered(clustered, alone, blocks)
-        common = np.where(counts, (moved[0] * moved[1]).sum(axis=1), common)
-        variance, independent = np.where(counts, clustered, alone), expected * (1 - expected) / side.n
-        errors.append(np.sqrt(np.where(variance > _ROUNDING * independent, variance, independent)))
-    return errors, np.clip(common / (errors[0] * errors[1]), 0.0, 1.0)
+
+    def __init__(
+        self, sides: Sequence[Sample], inside: Sequence[Bools], expected: Floats, around: Floats | None = None
+    ) -> None:
+        """`inside` has shape (shares, numbers) on each side. Where the values tell no error (all are inside, or they
+        are too few for the features), it is that of as many independent requests of the `expected` share. Shares wander
+        `around` these, without them the expected ones.
+        """
+        moved = [side.moved(which) for side, which in zip(sides, inside, strict=True)]
+        self._alone = []
+        for side, (variance, _) in zip(sides, moved, strict=True):
+            independent = expected * (1 - expected) / side.n
+            self._alone.append(np.where(variance > _ROUNDING * independent, variance, independent))
+        shares, times = (
+            np.minimum(expected, 1 - expected) if around is None else around,
+            [side.seconds for side in sides],
+        )
+        if min(side.blocks.max() for side in sides[1:]) < BLOCKS:
+            apart = moved[1][1] - moved[0][1]
+            self._wander = [_together(apart, self._alone[0] + self._alone[1], sqrt(2) * shares, max(times))]
+        else:
+            self._wander = [
+                _together(by_block, alone, shares, seconds)
+                for (_, by_block), alone, seconds in zip(moved, self._alone, times, strict=True)
+            ]
+        self.slow = np.logical_or.reduce([one.slow for one in self._wander])
+        """Of each share, whether the traffic wanders too slowly for this time."""
+        self._at: dict[float, list[Floats]] = {}
+
+    def at(self, z: float) -> list[Floats]:
+        """The standard error of each share on each side, at which `z` of them leave out what they should."""
+        if z not in self._at:
+            of = [one.error(z) ** 2 for one in self._wander]
+            whole = [sum(self._alone)] if len(of) == 1 else self._alone
+            more = [np.maximum(1.0, error / alone) for error, alone in zip(of, whole, strict=True)]
+            self._at[z] = [np.sqrt(alone * more[min(i, len(more) - 1)]) for i, alone in enumerate(self._alone)]
+        return self._at[z]
 
 
-def is_clustered(by_block: Floats | float, variance: Floats | float, blocks: int) -> Bools | bool:
-    """Tell whether the variance over blocks of time is larger than that of independent requests, beyond chance."""
-    return by_block > variance * (1 + _CLUSTERED * sqrt(2 / blocks))
+def _together(moved: Floats, alone: Floats, shares: Floats, seconds: float) -> Wandering:
+    """How shares of the same requests wander: the one nearest to a half tells most, and the others believe it."""
+    first = int(np.argmax(shares))
+    told = wandering(moved[[first]], alone[[first]], shares[[first]], seconds)
+    if len(shares) == 1:
+        return told
+    others = wandering(moved, alone, shares, seconds, prior=told.prior)
+    for mine, its in ((others.probability, told.probability), (others.variance, told.variance)):
+        mine[first] = its[0]
+    return others
 
 
 def _distance(low: float, high: float) -> float:
     return log(high / low) if low > 0 and high < inf else inf
 
 
-def _added(one: float, other: float, correlation: float = 0.0) -> float:
-    return sqrt(one**2 + other**2 - 2 * correlation * one * other) if max(one, other) < inf else inf
+def _added(one: float, other: float) -> float:
+    return sqrt(one**2 + other**2) if max(one, other) < inf else inf
 
 
 def share(good: float, n: float, z: float = Z_95) -> Interval:
@@ -215,19 +259,24 @@ def difference(a: Interval, b: Interval) -> Interval:
 def evidence(hits: float, n: float, p: float) -> float:
     """The logarithm of the evidence that `hits` of `n` come from another share than `p`.
 
-    The likelihood under shares around p (a beta distribution that `_PRIOR` earlier requests would leave), divided by
-    that under p. While p is true, the evidence at some time reaches log(1/α) with a probability of α at most, however
-    often it is looked at (Ville's inequality; Howard et al.: Time-uniform, nonparametric, nonasymptotic confidence
-    sequences, Annals of Statistics 49, 2021, for mixtures). 0 without requests.
+    The likelihood under shares around p (the mean of beta distributions that `_PRIORS` earlier requests would leave),
+    divided by that under p. While p is true, the evidence at some time reaches log(1/α) with a probability of α at
+    most, however often it is looked at (Ville's inequality; Howard et al.: Time-uniform, nonparametric, nonasymptotic
+    confidence sequences, Annals of Statistics 49, 2021, for mixtures). 0 without requests.
     """
-    a, b = _PRIOR * p, _PRIOR * (1 - p)
     misses = n - hits
-    mixed = _log_beta(a + hits, b + misses) - _log_beta(a, b)
-    return mixed - (hits * log(p) + misses * log1p(-p))
+    mixed = [
+        _log_beta(prior * p + hits, prior * (1 - p) + misses) - _log_beta(prior * p, prior * (1 - p))
+        for prior in _PRIORS
+    ]
+    most = max(mixed)
+    mean = most + log(sum(exp(one - most) for one in mixed) / len(mixed))
+    return mean - (hits * log(p) + misses * log1p(-p))
 
 
-_PRIOR: Final = 60.0
-"""Strong evidence comes earliest for deviations of about sqrt(p(1 - p)/60): a share of a half that is 6 points off."""
+_PRIORS: Final = (4.0, 60.0, 600.0)
+"""Strong evidence comes earliest for deviations of about sqrt(p(1 - p)/prior): a share of a half that is 25, 6 or 2
+points off."""
 
 
 def _log_beta(a: float, b: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
+from math import exp, log, sqrt
 from typing import Final, Literal
 
 import numpy as np
@@ -17,13 +17,16 @@ from pydantic import Field
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
-from collector.measure.chance import Floats, Sample, evidence, is_clustered, share_errors
-from collector.measure.compare import listed
+from collector.measure.chance import Bools, Floats, Sample, ShareErrors, evidence
+from collector.measure.compare import listed, told_strata
 from collector.measure.evaluation import Counted, count
 from collector.measure.population import read_ended
 from collector.measure.reader import Reader
 from collector.measure.sides import LATENCIES, Rows, alike_samples, read_rows
 from collector.measure.slices import slices
+from collector.measure.strata import NO_STRATA, Strata
+from collector.measure.times import SECOND_NS
+from collector.measure.wandering import BLOCKS, wandering
 from collector.measure.window import Window
 from collector.slo.cells import Cells
 from collector.slo.counts import Counts
@@ -33,7 +36,10 @@ from tokentrail.shared.formatting import count as digits
 
 ALPHA: Final = 0.05
 """The probability that something that is as good as asked for is ever called worse, or something worse good."""
-_BLOCKS: Final = 20
+_Z: Final = 2.5
+"""Errors are those at which so many leave out what a normal variable leaves out: evidence is about rare chances."""
+_BODY: Final = (0.9, 0.5)
+"""Percentiles that tell early that all values of a side moved."""
 _MOST_EVIDENCE: Final = 700.0
 """The logarithm of the largest number that JSON readers take."""
 
@@ -74,85 +80,137 @@ class Check(Answer):
     requests: Counts
     relevant: float
     error: float = Field(description="The probability of a wrong verdict, however often it is asked")
+    empty: str | None = Field(description="The side that has no judged request; null: none")
+    seen_s: float = Field(description="The time in which requests ended that are checked, in which both sides ran")
+    slow: bool = Field(description="The traffic wanders too slowly for this time to tell how far")
+    warnings: list[str]
     numbers: list[Judged]
 
 
 @dataclass(frozen=True)
 class Share:
-    """A share of requests, as that of so many independent ones."""
+    """A share of requests."""
 
     hits: float
     n: float
+    moved: Floats | None = None
+    """By how much each block of time moves it; None: the requests are independent."""
+    seconds: float = 0.0
+    """The length of the blocks together."""
+    judged: Floats | None = None
+    """The requests in each block."""
+    more: float = 0.0
+    """Variance that comes from sampling."""
 
     @property
     def share(self) -> float | None:
         """The share; None without requests."""
         return self.hits / self.n if self.n else None
 
+    def if_true(self, limit: float) -> tuple[Share, bool]:
+        """As that of so many independent requests as tell as much, if the share is this limit; and whether it wanders
+        too slowly to know that.
+        """
+        if self.moved is None or not self.n:
+            return self, False
+        seen = min(sqrt((self.hits + 1) / (self.n + 2) * limit), limit)
+        alone, expected = (p * (1 - p) / self.n + self.more for p in (seen, limit))
+        found = wandering(
+            self.moved[None], np.array([alone]), np.array([seen]), self.seconds,
+            if_true=(np.array([expected]), np.array([limit])),
+        )  # fmt: skip
+        n = min(self.n, limit * (1 - limit) / float(found.error(_Z)[0]) ** 2)
+        return Share(self.hits / self.n * n, n), bool(found.slow[0])
+
 
 def bad_share(reader: Reader, counted: Counted, slo: Slo) -> Share:
-    """The bad requests among the judged ones. Bad requests that came together count as fewer."""
+    """The bad requests among the judged ones, and how they came together."""
     tally, errors = counted.requests.tally, counted.errors
     if not tally.judged:
         return Share(0.0, 0.0)
     bad, n = float(tally.bad), float(tally.judged)
-    p, variance = bad / n, bad * (n - bad) / n**3
-    if errors and errors.attainment and 0 < p < 1:
-        variance += errors.attainment**2
     bad_by_block, by_block = _by_block(reader, slo, counted.window)
-    deviations = bad_by_block - p * by_block
-    clustered = float((deviations**2).sum()) / n**2 * _BLOCKS / (_BLOCKS - 1)
-    if 0 < p < 1 and is_clustered(clustered, variance, _BLOCKS):
-        variance = clustered
-    fewer = p * (1 - p) / variance / n if variance else 1.0
-    return Share(bad * min(fewer, 1.0), n * min(fewer, 1.0))
+    moved = (bad_by_block - by_block * bad_by_block.sum() / max(by_block.sum(), 1.0)) / n
+    more = errors.attainment**2 if errors and errors.attainment and 0 < bad < n else 0.0
+    return Share(bad, n, moved, counted.window.seconds, by_block, more)
 
 
 def _by_block(reader: Reader, slo: Slo, window: Window) -> tuple[Floats, Floats]:
-    """The bad and the judged requests that ended in each of the blocks of a window."""
-    edges = np.linspace(window.end_ns, window.start_ns, _BLOCKS + 1).astype(np.int64).tolist()
+    """The bad and the judged requests that ended in each of the blocks of a window, the latest first."""
+    edges = np.linspace(window.end_ns, window.start_ns, BLOCKS + 1).astype(np.int64).tolist()
     ended = read_ended(reader.queries, window.filter, Cells([slo]), slices(edges))
     outcomes = ended.judged.of_all_slos()
-    blocks = ended.by_band({"bad": outcomes.bad, "judged": outcomes.bad | outcomes.good}).values()
-    return np.array([one["bad"] for one in blocks], float), np.array([one["judged"] for one in blocks], float)
+    blocks = ended.by_band({"bad": outcomes.bad, "judged": outcomes.bad | outcomes.good})
+    counts = np.zeros((2, BLOCKS))
+    for band, of_band in blocks.items():
+        counts[:, band - 1] = of_band["bad"], of_band["judged"]
+    return counts[0], counts[1]
 
 
-def against_objective(checked: Share, budget: float, relevant: float) -> Judged:
-    """The bad share against the budget, and against a budget that is larger by the relevant share."""
-    worse = evidence(checked.hits, checked.n, budget) if (checked.share or 0.0) > budget else 0.0
-    return Judged.of("bad share", budget, checked.share, worse, _keeps(checked, budget, relevant), numbers=1)
+def against_objective(checked: Share, budget: float, relevant: float, *, young: bool = False) -> Judged:
+    """The bad share against the budget, and against a budget that is larger by the relevant share.
+
+    `young`: it was not seen for long enough to be good.
+    """
+    worse = 0.0
+    if (checked.share or 0.0) > budget:
+        told, _ = checked.if_true(budget)
+        worse = evidence(told.hits, told.n, budget)
+    good = 0.0 if young else _keeps(checked, budget, relevant)
+    return Judged.of("bad share", budget, checked.share, worse, good, numbers=1)
 
 
 def _keeps(checked: Share, budget: float, relevant: float) -> float:
     """The evidence that the bad share is below a budget that is larger by the relevant share."""
     larger = min(budget * (1 + relevant), 1 - 1e-9)
-    return evidence(checked.hits, checked.n, larger) if checked.n and (checked.share or 0.0) < larger else 0.0
+    if not checked.n or (checked.share or 0.0) >= larger:
+        return 0.0
+    told, _ = checked.if_true(larger)
+    return evidence(told.hits, told.n, larger)
 
 
-def against_share(a: Share, b: Share, budget: float, relevant: float, of: int) -> Judged:
-    """The bad share of two sides. It is good, too, where nothing says that B is worse and B keeps the objective."""
+def against_share(
+    pair: tuple[Sample, Sample] | None, b: Share, budget: float, relevant: float, of: int, *, young: bool = False
+) -> Judged:
+    """The bad share of two sides, like for like. It is good, too, where nothing says that B is worse and B keeps the
+    objective: `b` is its bad share as it is.
+    """
     worse = good = 0.0
-    if a.n and b.n:
-        hits = a.hits + b.hits
-        if (b.share or 0.0) > (a.share or 0.0):
-            worse = evidence(b.hits, hits, b.n / (a.n + b.n))
-        if (b.share or 0.0) < (a.share or 0.0) * (1 + relevant):
-            good = evidence(b.hits, hits, b.n * (1 + relevant) / (a.n + b.n * (1 + relevant)))
-    if worse < log(of / ALPHA):
+    shares: list[float | None] = [None, b.share]
+    if pair:
+        told_a, told_b = _as_independent(pair, [side.values > 0 for side in pair])
+        shares = [told_a.share, told_b.share]
+        hits = told_a.hits + told_b.hits
+        if (told_b.share or 0.0) > (told_a.share or 0.0):
+            worse = evidence(told_b.hits, hits, told_b.n / (told_a.n + told_b.n))
+        if (told_b.share or 0.0) < (told_a.share or 0.0) * (1 + relevant):
+            larger = told_b.n * (1 + relevant)
+            good = evidence(told_b.hits, hits, larger / (told_a.n + larger))
+    if pair and worse < log(of / ALPHA):
         good = max(good, _keeps(b, budget, relevant))
-    return Judged.of("bad share", a.share, b.share, worse, good, numbers=of)
+    return Judged.of("bad share", shares[0], shares[1], worse, 0.0 if young else good, numbers=of)
 
 
-def against_latency(name: str, pair: tuple[Sample, Sample], level: float, relevant: float, of: int) -> Judged:
+def against_latency(
+    name: str, pair: tuple[Sample, Sample], level: float, relevant: float, of: int, *, young: bool = False
+) -> Judged:
     """A percentile of two sides: how many requests of each are above a percentile of both.
 
     While the percentiles are equal, the requests above it are B's as often as requests are B's. For a relevant
-    difference, the same is asked of B's latencies divided by 1 + relevant.
+    difference, the same is asked of B's latencies divided by 1 + relevant. Where the percentile of B is larger, lower
+    percentiles tell with it whether all values moved: the evidence is the mean of all.
     """
     a, b = pair
-    worse = _above(a, b, level, worse=True)
-    good = _above(a, replace(b, values=b.values / (1 + relevant)), level, worse=False)
+    levels = [level, *(lower for lower in _BODY if lower < level)]
+    worse = _mean([_above(a, b, each, worse=True) for each in levels]) if b.quantile(level) > a.quantile(level) else 0.0
+    good = 0.0 if young else _above(a, replace(b, values=b.values / (1 + relevant)), level, worse=False)
     return Judged.of(name, a.quantile(level) / 1e9, b.quantile(level) / 1e9, worse, good, numbers=of)
+
+
+def _mean(logs: Sequence[float]) -> float:
+    """The logarithm of the mean of evidence: while nothing differs, it grows as rarely as each."""
+    largest = max(logs)
+    return largest + log(sum(exp(one - largest) for one in logs) / len(logs))
 
 
 def _above(a: Sample, b: Sample, level: float, *, worse: bool) -> float:
@@ -163,19 +221,33 @@ def _above(a: Sample, b: Sample, level: float, *, worse: bool) -> float:
     limit = values[order][np.searchsorted(pooled[order].cumsum(), 2 * level)]
     above = [side.values > limit if limit < values[order[-1]] else side.values >= limit for side in (a, b)]
     shares = [float(weight[which].sum()) for weight, which in zip(weights, above, strict=True)]
-    expected = sum(shares) / 2
-    if (shares[1] > shares[0]) != worse or not 0 < expected < 1:
+    if (shares[1] > shares[0]) != worse or not 0 < sum(shares) < 2:
         return 0.0
-    side_errors, correlation = share_errors((a, b), [one[None] for one in above], np.array([expected]))
-    errors, common = [float(one[0]) for one in side_errors], float(correlation[0])
-    alone, apart = errors[0] ** 2 + errors[1] ** 2, 2 * common * errors[0] * errors[1]
-    fewer = alone / (alone - apart) if apart < alone else 1.0
-    n = [
-        min(expected * (1 - expected) / error**2 * fewer, float(side.n))
-        for error, side in zip(errors, (a, b), strict=True)
-    ]
-    hits = [share * one for share, one in zip(shares, n, strict=True)]
-    return evidence(hits[1], sum(hits), n[1] / sum(n))
+    middle = values[order][np.searchsorted(pooled[order].cumsum(), 1.0)]
+    told_a, told_b = _as_independent((a, b), above, [side.values > middle for side in (a, b)])
+    return evidence(told_b.hits, told_a.hits + told_b.hits, told_b.n / (told_a.n + told_b.n))
+
+
+def _as_independent(
+    pair: tuple[Sample, Sample], inside: Sequence[Bools], body: Sequence[Bools] | None = None
+) -> list[Share]:
+    """The weighted shares on two sides, of so many independent requests as tell as much.
+
+    `body`: the upper half of the values, which tells most of how they wander.
+    """
+    shares = [float(side.weights[in_].sum() / side.weights.sum()) for side, in_ in zip(pair, inside, strict=True)]
+    expected = min(max(sum(shares) / 2, 1e-9), 1 - 1e-9)
+    rows = [np.stack(some) for some in (zip(inside, body, strict=True) if body else ((one,) for one in inside))]
+    seen = max(
+        min(shares), 1 / pair[0].n
+    )  # while both sides are as good as the better one, they wander around its share
+    around = np.array([sqrt(seen * expected), 0.5][: len(rows[0])])
+    errors = ShareErrors(pair, rows, np.array([expected, 0.5][: len(rows[0])]), around).at(_Z)
+    told = []
+    for side, share, error in zip(pair, shares, errors, strict=True):
+        n = min(expected * (1 - expected) / float(error[0]) ** 2, float(side.n))
+        told.append(Share(share * n, n))
+    return told
 
 
 def overall(numbers: Sequence[Judged]) -> Verdict:
@@ -191,46 +263,77 @@ def overall(numbers: Sequence[Judged]) -> Verdict:
 class Checked:
     """The requests of one side that an SLO judges."""
 
+    name: str
     counted: Counted
     bad: Share
     rows: Rows
 
 
-def read(reader: Reader, slo: Slo, window: Window, vantage: Sequence[str], *, with_rows: bool) -> Checked:
-    """Read one side. Its latencies are needed for a comparison alone."""
+def read(reader: Reader, name: str, slo: Slo, window: Window, vantage: Sequence[str], strata: Strata | None) -> Checked:
+    """Read one side. `strata`: by what its requests are compared with another side's; None: with none."""
     counted = count(reader, window, vantage, [slo])
     bad = bad_share(reader, counted, slo)
-    return Checked(counted, bad, read_rows(reader, counted.window, counted.requests.total)[0] if with_rows else {})
+    return Checked(name, counted, bad, {} if strata is None else read_rows(reader, counted, [slo], strata)[0])
 
 
 def check(
-    slo: Slo, checked: Checked, against: Checked | None, *, objective: float, quantile: float, relevant: float
+    slo: Slo,
+    checked: Checked,
+    against: Checked | None,
+    *,
+    objective: float,
+    quantile: float,
+    relevant: float,
+    least_ns: int,
+    strata: Strata = NO_STRATA,
+    cut: str = "",
 ) -> Check:
-    """The verdict on `checked`, against the objective or another side."""
-    budget = 1 - objective
+    """The verdict on `checked`, against the objective or another side. Good needs to be seen for `least_ns`."""
+    budget, seen_s = 1 - objective, _seen_s(checked)
+    young = seen_s * SECOND_NS < least_ns
     if against is None:
-        numbers = [against_objective(checked.bad, budget, relevant)]
+        numbers = [against_objective(checked.bad, budget, relevant, young=young)]
     else:
         pairs = {name: alike_samples(against.rows, checked.rows, name) for name in LATENCIES}
         known = {name: pair for name, pair in pairs.items() if pair}
         of = len(known) + 1
-        numbers = [against_share(against.bad, checked.bad, budget, relevant, of)]
+        bad = alike_samples(against.rows, checked.rows, "bad")
+        numbers = [against_share(bad, checked.bad, budget, relevant, of, young=young)]
         word = f"P{significant(100 * quantile, 4).rstrip('0').rstrip('.')}"
         numbers += [
-            against_latency(f"{word} {THRESHOLDS[name]}", pair, quantile, relevant, of) for name, pair in known.items()
+            against_latency(f"{word} {THRESHOLDS[name]}", pair, quantile, relevant, of, young=young)
+            for name, pair in known.items()
         ]
     verdict = overall(numbers)
+    slow = checked.bad.if_true(min(budget * (1 + relevant), 1 - 1e-9))[1]
+    reason = _reason(verdict, numbers, checked, against, relevant)
+    if verdict == "not decided" and young and checked.bad.n:
+        reason += f"; good needs {duration(least_ns / SECOND_NS)} of traffic, of which {duration(seen_s)} are seen"
+    elif verdict == "not decided" and slow:
+        reason += "; the traffic wanders too slowly for this time: ask about a longer one"
     return Check(
         verdict=verdict,
         value=VALUES[verdict],
-        reason=_reason(verdict, numbers, checked, against, relevant),
+        reason=reason,
         slo=slo.name,
         window=WindowOut.of(checked.counted.window, checked.counted.complete_ns),
         requests=checked.counted.requests,
         relevant=relevant,
         error=ALPHA,
+        empty=next((one.name for one in (checked, against) if one and not one.counted.requests.tally.judged), None),
+        seen_s=seen_s,
+        slow=slow,
+        warnings=[*([cut] if cut else []), *told_strata(strata, ())],
         numbers=numbers,
     )
+
+
+def _seen_s(checked: Checked) -> float:
+    """Seconds from the first block with a request that was judged to the last one."""
+    if not checked.bad.n or checked.bad.judged is None:
+        return 0.0
+    blocks = np.flatnonzero(checked.bad.judged)
+    return float(np.ptp(blocks) + 1) * checked.bad.seconds / BLOCKS if blocks.size else 0.0
 
 
 def _reason(
@@ -239,11 +342,15 @@ def _reason(
     n = digits(checked.counted.requests.tally.judged)
     n += "" if against is None else f" and {digits(against.counted.requests.tally.judged)}"
     if verdict == "good":
-        return f"no number is worse by {percent(relevant)}: {n} judged requests"
+        bad = numbers[0]
+        more = (bad.b or 0.0) > (bad.a or 0.0) * (1 + relevant) and against is not None
+        but = f", but the bad share is {percent(bad.b)}, not {percent(bad.a)}, within the objective" if more else ""
+        return f"no number is worse by {percent(relevant)}{but}: {n} judged requests"
     if verdict == "worse":
         return f"{listed([_difference(one) for one in numbers if one.verdict == 'worse'])}: {n} judged requests"
-    if not checked.counted.requests.tally.judged:
-        return "no request was judged: is traffic on its way, and does the SLO select it?"
+    for side in (checked, against):
+        if side and not side.counted.requests.tally.judged:
+            return f"no request of {side.name} was judged: is traffic on its way, and does the SLO select it?"
     open_ = [one for one in numbers if one.verdict == "not decided"]
     return f"{n} judged requests do not decide {listed([one.name for one in open_])} to {percent(relevant)}"
 

@@ -28,11 +28,13 @@ from collector.measure.arrivals import (
 from collector.measure.candidates import NO_CLASS, SIDES, Candidate, Met, told
 from collector.measure.chance import Ints
 from collector.measure.reader import Reader
+from collector.measure.strata import SESSIONS
 from collector.measure.telling import Difference, Sides
 from collector.measure.values import dimensions, value_counts
 from collector.measure.window import Window
 from collector.query.template import part
 from collector.slo.counts import Number, as_number
+from collector.slo.model import LABEL
 from collector.sql.fragment import TRUE, Fragment, all_of, merged
 from tokentrail.shared.formatting import count as digits
 from tokentrail.shared.formatting import percent
@@ -55,6 +57,8 @@ _SIZES: Final = {
 }
 """SQL of numbers. Their values are the requests above or below a quantile."""
 _MOST_LABELS: Final = 16
+_BLOCKS: Final = 20
+"""Blocks of time: requests are compared with those of theirs, so that a bad moment blames nothing that was in it."""
 _MOST_VALUES: Final = 200
 
 
@@ -74,11 +78,18 @@ class Differences(Answer):
 
 
 def differences(
-    reader: Reader, window: Window, selected: Fragment, compared: Fragment, *, whole: bool = True
+    reader: Reader,
+    window: Window,
+    selected: Fragment,
+    compared: Fragment,
+    *,
+    whole: bool = True,
+    by_time: bool = True,
 ) -> Differences:
     """What is different about the `selected` ones of the requests of a window that are `compared`.
 
-    Not `whole`: without what costs more, which is what the requests met when they came and what took their time.
+    Not `whole`: without what costs more, which is what the requests met when they came and what took their time. Not
+    `by_time`: the others are of another time.
     """
     window = replace(window, filter=all_of(window.filter, compared))
     fragments = {"filter": window.filter, "visible": reader.tenant_filter, "own": own_processes(reader)}
@@ -93,12 +104,13 @@ def differences(
     if whole:
         columns["cause"] = arrivals.cause
     rows = value_counts(reader, window, columns | _classes(sizes), selected, _MOST_VALUES, arrivals.rows)
+    together = _together(reader, window, arrivals.rows, selected, columns)
 
     def met(best: Sequence[Candidate]) -> Met:
         conditions = [_where(one, f"value_{i}", columns) for i, one in enumerate(best)]
-        return _met(reader, window, arrivals.rows, selected, conditions)
+        return _met(reader, window, arrivals.rows, selected, conditions, by_time=by_time)
 
-    differing, everything, tried = told(rows, sizes, met)
+    differing, everything, tried = told(rows, sizes, met, together)
     return Differences(
         window=WindowOut.of(window, reader.complete_ns),
         summary=_summary(differing, everything, tried),
@@ -119,18 +131,54 @@ def _classes(sizes: Mapping[str, Sequence[float]]) -> dict[str, Fragment]:
     return columns
 
 
-def _met(reader: Reader, window: Window, rows_of: Fragment, selected: Fragment, conditions: Sequence[Fragment]) -> Met:
+def _met(
+    reader: Reader,
+    window: Window,
+    rows_of: Fragment,
+    selected: Fragment,
+    conditions: Sequence[Fragment],
+    *,
+    by_time: bool,
+) -> Met:
     bits = " + ".join(f"bitShiftLeft(toUInt32({one.sql}), {i})" for i, one in enumerate(conditions))
     fragments = {
         "filter": window.filter,
         "rows": rows_of,
         "selected": selected,
         "bits": Fragment(bits, merged([*conditions])),
+        "block": _block(window, selected) if by_time else Fragment("0"),
     }
     rows = reader.queries.columns("differences_together", fragments, **window.bounds)
     mask: Ints = np.array(rows["bits"], np.int64)
     met = (mask[:, None] >> np.arange(len(conditions))) & 1 == 1
-    return Met(met, *(np.array(rows[name], float) for name in SIDES))
+    return Met(met, *(np.array(rows[name], float) for name in SIDES), block=np.array(rows["block"], np.int64))
+
+
+def _block(window: Window, selected: Fragment) -> Fragment:
+    """SQL of the block of time of a request: of one alone where the selected requests are those of a time."""
+    if {"select_start_ns", "select_end_ns"} & {*selected.parameters}:
+        return Fragment("0")
+    width = max((window.end_ns - window.start_ns) // _BLOCKS, 1)
+    since = f"toUnixTimestamp64Nano({part('counts_at', {}).sql}) - {window.start_ns}"
+    return Fragment(f"toUInt8(least(greatest(intDiv({since}, {width}), 0), {_BLOCKS - 1}))")
+
+
+def _together(
+    reader: Reader, window: Window, rows_of: Fragment, selected: Fragment, columns: Mapping[str, Fragment]
+) -> float:
+    """How many times as much chance moves the number of selected requests, since those of a session go together.
+
+    It is the variance by sessions ÷ that of as many independent requests; 1 where no label tells sessions.
+    """
+    name = next((f"{LABEL}{name}" for name in SESSIONS if f"{LABEL}{name}" in columns), None)
+    if name is None:
+        return 1.0
+    fragments = {"filter": window.filter, "rows": rows_of, "selected": selected, "session": columns[name]}
+    row = reader.queries.row("differences_sessions", fragments, **window.bounds)
+    share = row["selected"] / row["requests"] if row["requests"] else 0.0
+    alone = row["requests"] * share * (1 - share)
+    by_session = row["selected_squares"] - 2 * share * row["products"] + share**2 * row["squares"]
+    return max(float(by_session / alone), 1.0) if alone else 1.0
 
 
 def _where(one: Candidate, key: str, columns: Mapping[str, Fragment]) -> Fragment:

@@ -19,6 +19,7 @@ from collector.measure.times import HOUR_NS, SECOND_NS, parse_moment
 from collector.measure.verdicts import wanted
 from collector.measure.what_if import Question
 from collector.measure.window import Window
+from collector.measure.wrong import Wrong, what_was_wrong
 from collector.slo.judge import selected
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of, any_of
@@ -75,7 +76,8 @@ def hit(reader: Reader, window: Window, vantage: Sequence[str], slo: Slo, burn: 
             (slo,), without=[] if top is None else [causes_of(top.group)], replay="auto", replay_s=_REPLAY_S
         )
         explanation = explain(reader, recent, vantage, question)
-        return Hit(_who(reader, recent, slo), _why(top, explanation), _without(explanation))
+        wrong = what_was_wrong(reader, recent, slo)
+        return Hit(_who(reader, recent, slo), _why(top, explanation, wrong), _without(explanation))
 
     return reader.queries.remembered(asked, [*minutes], answer, lambda _: _BYTES, minutes)
 
@@ -85,7 +87,7 @@ def _who(reader: Reader, recent: Window, slo: Slo) -> str | None:
     longer = replace(recent, start_ns=before_ns)
     bad, good = (wanted(reader, longer, slo, verdict)[0] for verdict in ("bad", "good"))
     bad = all_of(bad, Fragment("end >= fromUnixTimestamp64Nano({hit_ns:Int64})", {"hit_ns": recent.start_ns}))
-    differing = differences(reader, longer, bad, any_of(bad, good), whole=False).differences
+    differing = differences(reader, longer, bad, any_of(bad, good), whole=False, by_time=False).differences
     clear = [one for one in differing if one.selected.share >= _LEAST_SHARE and _lift(one) >= _LEAST_LIFT]
     told = [_of_share(one, first=i == 0) for i, one in enumerate(clear[:_MOST_NAMED])]
     return f"{', '.join(told)}." if told else None
@@ -110,23 +112,21 @@ def _words(trait: Trait) -> str:
     return f"are of {trait.dimension} {value}" if value else f"have no {trait.dimension}"
 
 
-def _why(top: TopCause | None, explained: Explanation) -> str | None:
-    """The burn's top cause is that beyond good requests. `/explain` compares with all, of which most may be bad."""
-    if told := cause_of(top):
-        return told
-    if sum(one.bad for one in explained.not_ended) > explained.selected.requests:
+def _why(top: TopCause | None, explained: Explanation, wrong: Wrong | None) -> str | None:
+    """What was wrong, then the burn's top cause, which is that beyond good requests. `/explain` compares with all, of
+    which most may be bad.
+    """
+    told = cause_of(top)
+    if told is None and sum(one.bad for one in explained.not_ended) > explained.selected.requests:
         texts = [named(one.text, _LONGEST_TEXT) for one in explained.not_ended if one.bad][:_MOST_NAMED]
         many = "Most of them have not" if explained.selected.requests else "None of them has"
         return f"{many} ended. {'; '.join(texts)}."
-    if not explained.selected.requests:
-        return None
-    if top is None and explained.parts and not explained.parts[0].share and explained.selected.explained:
-        failed = explained.selected.failed / explained.selected.requests
-        if failed >= _LEAST_SHARE:
-            return f"{percent(failed)} of them failed, and took no longer than typical requests."
-    known = [level for level in explained.levels if level.more]
-    more = max(known, key=lambda level: level.requests).more if known else explained.note
-    return f"Cause not known: {more or 'no cause took more of their time than of good requests.'}"
+    if wrong is None:
+        return told
+    levels = {one.level for one in explained.levels}
+    known = [level for level in explained.levels if level.more and level.level != "none"]
+    more = max(known, key=lambda level: level.requests).more if known else None
+    return wrong.with_cause(told, is_told=bool(levels - {"none"}), is_any=bool(levels), more=more)
 
 
 def _without(explained: Explanation) -> str | None:

@@ -143,7 +143,7 @@ def _lasting_and_over(
     history: History, window: Window, rules: Rules, slos: Sequence[Slo], burning: Sequence[_Burning]
 ) -> tuple[list[_Burning], list[_Over]]:
     """The burns that last, with their beginning, and those of the window that are over, the newest first."""
-    lasting = [_with_beginning(history, one) for one in burning if one.listed]
+    lasting = [_with_beginning(history, one, rules[one.slo.name]) for one in burning if one.listed]
     burns_now = {one.key for one in burning}
     over: list[_Over] = []
     for slo in slos:
@@ -161,15 +161,20 @@ def _lasting_and_over(
     return lasting, sorted(over, key=lambda one: -one.stretch.last)
 
 
-def _with_beginning(history: History, burning: _Burning) -> _Burning:
+def _with_beginning(history: History, burning: _Burning, rules: Sequence[BurnRule]) -> _Burning:
+    """The burn from its first minute on: it may have paused, for less than would make it two."""
     while True:
         minutes = history.minutes(burning.key)
         began = Watched(minutes, burning.slowest, burning.slo.budget).began()
-        if began is not None:
+        of_severity = [rule for rule in rules if rule.severity == burning.rule.severity]
+        whole = [one for one in stretches(minutes, of_severity, burning.slo.budget) if one.lasts]
+        if began is not None and all(one.first is not None for one in whole):
             break
         history.go_back()
-    seen = Watched(minutes, burning.rule, burning.slo.budget).lasting()
-    return replace(burning, began=began, peak=max(burning.peak, seen.peak if seen else 0.0))
+    peaks = [one.peak for one in whole if one.rule == burning.rule]
+    return replace(
+        burning, began=min([began, *(one.first for one in whole if one.first)]), peak=max([burning.peak, *peaks])
+    )
 
 
 def _past(
@@ -183,7 +188,7 @@ def _past(
     while True:
         minutes = history.minutes(key, asked=asked)
         over = [one for one in stretches(minutes, rules, slo.budget) if not (one.lasts and burns_now)]
-        inside = [one for one in over if (one.last + 1) * MINUTE_NS > window.start_ns]
+        inside = [one for one in over if (max(one.last, one.fired[1]) + 1) * MINUTE_NS > window.start_ns]
         if all(one.first is not None for one in inside) or not (asked or history.go_back()):
             break
         asked = False

@@ -12,7 +12,8 @@ import numpy as np
 
 from collector.answer import Answer
 from collector.measure.arrivals import AT_ARRIVAL
-from collector.measure.chance import Bools, Floats
+from collector.measure.chance import Bools, Floats, Ints
+from collector.measure.exact import FEW, tail_z
 from collector.slo.counts import Number, as_number
 
 NUMBERS: Final = ("input_tokens", "output_tokens", "cached_share", *AT_ARRIVAL)
@@ -81,12 +82,18 @@ class Sides:
     others: float
 
     def z(self, selected: Floats, others: Floats) -> Floats:
-        """Two-proportion z values with Yates' correction, of those that meet a condition; negative for rarer ones."""
+        """Two-proportion z values with Yates' correction, of those that meet a condition; negative for rarer ones.
+
+        Where few are expected, they are those of the exact tail.
+        """
         met, total = selected + others, self.selected + self.others
         expected = met * self.selected / total
         variance = expected * self.others / total * (total - met) / max(total - 1, 1)
         away = selected - expected
-        return np.sign(away) * np.maximum(np.abs(away) - 0.5, 0) / np.sqrt(np.where(variance > 0, variance, np.inf))
+        z = np.sign(away) * np.maximum(np.abs(away) - 0.5, 0) / np.sqrt(np.where(variance > 0, variance, np.inf))
+        for i in np.flatnonzero((z > 0) & (np.minimum(expected, self.selected - expected) < FEW)):
+            z[i] = tail_z([(float(selected[i]), self.selected, float(met[i]), total)])
+        return z
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,13 @@ class Table:
     """Shape (groups, conditions)."""
     selected: Floats
     others: Floats
+    block: Ints | None = None
+    """The block of time of each group: requests are compared with those of their time."""
+
+    def where(self, inside: Bools) -> Table:
+        """These groups alone."""
+        block = None if self.block is None else self.block[inside]
+        return Table(self.met[inside], self.selected[inside], self.others[inside], block)
 
     def conditional(self, column: Bools, known: Sequence[Bools]) -> float:
         """The z value of a condition where the requests that agree in the `known` ones are compared.
@@ -104,18 +118,24 @@ class Table:
         Mantel and Haenszel: Statistical aspects of the analysis of data from retrospective studies of disease, Journal
         of the National Cancer Institute 22, 1959.
         """
-        strata = sum((one.astype(np.int64) << i for i, one in enumerate(known)), np.zeros(len(column), np.int64))
-        away = variance = 0.0
-        for stratum in np.unique(strata):
-            inside = strata == stratum
-            chosen, rest = self.selected[inside], self.others[inside]
-            has = column[inside]
-            a, m1, m0 = chosen[has].sum(), chosen.sum(), rest.sum()
-            n1, total = a + rest[has].sum(), m1 + m0
-            if total > 1:
-                away += a - n1 * m1 / total
-                variance += n1 * (total - n1) * m1 * m0 / total**2 / (total - 1)
-        return max(abs(away) - 0.5, 0.0) / sqrt(variance) * (1 if away > 0 else -1) if variance > 0 else 0.0
+        strata = np.zeros(len(column), np.int64) if self.block is None else self.block << len(known)
+        strata = strata + sum((one.astype(np.int64) << i for i, one in enumerate(known)), np.zeros_like(strata))
+        place = np.unique(strata, return_inverse=True)[1]
+        a, m1 = np.bincount(place, self.selected * column), np.bincount(place, self.selected)
+        n1 = a + np.bincount(place, self.others * column)
+        total = m1 + np.bincount(place, self.others)
+        informs = (total > 1) & (m1 > 0) & (n1 > 0) & (m1 < total) & (n1 < total)
+        a, m1, n1, total = (of[informs] for of in (a, m1, n1, total))
+        expected = n1 * m1 / total
+        away, variance = (
+            float((a - expected).sum()),
+            float((expected * (total - n1) * (total - m1) / total / (total - 1)).sum()),
+        )
+        if variance <= 0:
+            return 0.0
+        if away > 0 and min(float(expected.sum()), float((m1 - expected).sum())) < FEW:
+            return tail_z(zip(a.tolist(), m1.tolist(), n1.tolist(), total.tolist(), strict=True))
+        return max(abs(away) - 0.5, 0.0) / sqrt(variance) * (1 if away > 0 else -1)
 
 
 def chosen(table: Table, counts: Mapping[str, Floats], conditions: Sequence[Trait], tried: int) -> list[Difference]:
@@ -172,7 +192,7 @@ def _more_together(table: Table, i: int, j: int, tried: int) -> bool:
     """Each of two conditions matters among the requests that meet the other."""
     return all(
         is_significant(
-            Table(table.met[inside], table.selected[inside], table.others[inside]).conditional(column[inside], []),
+            table.where(inside).conditional(column[inside], []),
             tried,
         )
         for inside, column in ((table.met[:, i], table.met[:, j]), (table.met[:, j], table.met[:, i]))

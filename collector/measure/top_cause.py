@@ -31,8 +31,11 @@ from collector.measure.tail import Beyond, Bools, shares
 from collector.measure.times import HOUR_NS, SECOND_NS, parse_moment
 from collector.measure.typical import typical_of
 from collector.measure.window import Window
+from collector.measure.wrong import NONE_ENDED, NOT_YET, what_was_wrong
 from collector.slo.cells import Cells
+from collector.slo.judge import selected
 from collector.slo.model import Slo
+from collector.sql.fragment import all_of
 
 _AT_ALL: Final = 1
 """Levels from this one on name causes (`Level`). A client's report of a request that its server explains names none."""
@@ -41,8 +44,8 @@ MOST_PAST: Final = 6
 _MINUTE_NS: Final = 60 * SECOND_NS
 _BYTES: Final = 1000
 """Of a remembered answer, about."""
-MOST_BLAMED: Final = 10
-"""SLOs, or tenants of one, whose causes are looked for: those that burn fastest."""
+MOST_BLAMED: Final = 20
+"""SLOs, or tenants of one, whose causes are looked for: SLOs first, and those that burn fastest."""
 _LEAST_NS: Final = 300 * SECOND_NS
 """Requests are explained half a minute after their end, or a minute, so those of the last minute say little."""
 
@@ -115,22 +118,42 @@ def _of_past(reader: Reader, window: Window, one: Burning) -> TopCause | None:
 
 
 def burning(reader: Reader, slos: Sequence[SloOut], end_ns: int) -> list[Burning]:
-    """The SLOs and tenants that lose budget faster than allowed, since the shortest window in which they do."""
+    """The SLOs and tenants that lose budget faster than allowed, since the shortest window in which they do.
+
+    In gauges, no tenant stands for an SLO as a whole.
+    """
     by_name = {slo.name: slo for slo in reader.slos}
-    rated = []
+    rated: list[tuple[bool, float, Burning]] = []
     for slo in slos:
-        promises: Sequence[tuple[str | None, Evaluation]] = [(group.tenant, group) for group in slo.groups]
-        for tenant, numbers in promises or [(None, slo)]:
+        of_tenants = ((group.tenant, group) for group in slo.groups if group.tenant)
+        promises: list[tuple[str | None, Evaluation]] = [(None, slo), *of_tenants]
+        for tenant, numbers in promises:
             over = [(rule.short_s, rule.short_burn) for rule in numbers.burn if (rule.short_burn or 0) > 1]
             if over:
                 short_s, rate = min(over)
                 since_ns = end_ns - max(_LEAST_NS, round(short_s * SECOND_NS))
-                rated.append((rate or 0.0, Burning(by_name[slo.name], tenant, since_ns, end_ns)))
-    return [one for _, one in sorted(rated, key=lambda item: -item[0])[:MOST_BLAMED]]
+                rated.append((tenant is not None, -(rate or 0.0), Burning(by_name[slo.name], tenant, since_ns, end_ns)))
+    return [one for *_, one in sorted(rated, key=lambda item: item[:2])[:MOST_BLAMED]]
 
 
 def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blamed | None]:
-    """What took time from the bad requests of each; None where none is explained. The store is read once for all.
+    """What took time from the bad requests of each; None where none is explained."""
+    return [one.blamed for one in _looked_at(reader, window, burns)]
+
+
+@dataclass(frozen=True)
+class _LookedAt:
+    """What the causes of the bad requests of a burn tell."""
+
+    blamed: Blamed | None
+    told: bool
+    """A cause of one of them is known."""
+    is_any: bool
+    """One of them was looked at, whether or not anything is known of it."""
+
+
+def _looked_at(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[_LookedAt]:
+    """What took time from the bad requests of each. The store is read once for all.
 
     The requests are those that are explained and ended in the hour before the window's end: bad ones of these times,
     and as typical ones the middle half of the good ones. Of very many, some are read.
@@ -142,15 +165,17 @@ def blame(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[Blam
     known = read_judged(reader, hour, cells)
     different, cell = np.unique(known.rows["cell"], return_inverse=True)
     judged, is_told = cells.judged(different), known.rows["level"] >= _AT_ALL
-    blamed = []
+    found = []
     for number, one in enumerate(burns):
         outcomes, end_ns = judged.outcomes(number), known.rows["end_ns"]
-        bad = outcomes.bad[cell] & is_told & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
+        of_burn = outcomes.bad[cell] & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
+        bad = of_burn & is_told
         enough = bad.any() and known.rows["weight"][bad].sum() >= one.not_ended
         failed = round(float(known.rows["weight"][bad & outcomes.failed[cell]].sum()))
-        found = _blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None
-        blamed.append(found and _with_slower(reader, hour, found))
-    return blamed
+        blamed = _blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None
+        blamed = blamed and _with_slower(reader, hour, blamed)
+        found.append(_LookedAt(blamed, bool(bad.any()), bool(of_burn.any())))
+    return found
 
 
 def _with_slower(reader: Reader, window: Window, blamed: Blamed) -> Blamed:
@@ -168,6 +193,8 @@ class Reason:
 
     slo: str
     tenant: str | None
+    text: str
+    """What was wrong with the requests, and why no cause is known, where none is."""
     shares: Mapping[str, float]
     """As `Blamed` has them."""
     culprits: Sequence[Culprit]
@@ -178,13 +205,14 @@ class Reason:
 def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reason]:
     """Why each of these SLOs burns, of those that do; without shares where no bad request is explained yet."""
     burns = [_with_not_ended(reader, window, one) for one in burning(reader, slos, window.end_ns)]
-    blames = [*zip(burns, blame(reader, window, burns), strict=True)]
-    unknown = [Reason(one.slo.name, one.tenant, {}, []) for one, blamed in blames if not blamed]
-    explained = [(one, blamed) for one, blamed in blames if blamed]
+    looked = _looked_at(reader, window, burns)
+    told = [(one, found, _text(reader, window, one, found)) for one, found in zip(burns, looked, strict=True)]
+    unknown = [Reason(one.slo.name, one.tenant, text, {}, []) for one, found, text in told if not found.blamed]
+    explained = [(one, found.blamed, text) for one, found, text in told if found.blamed]
     if not explained:
         return unknown
-    victims = {one: Victims.of(blamed.lost, blamed.beyond, blamed.top.cause) for one, blamed in explained}
-    of_cause = [(blamed.top.cause, victims[one]) for one, blamed in explained]
+    victims = {one: Victims.of(blamed.lost, blamed.beyond, blamed.top.cause) for one, blamed, _ in explained}
+    of_cause = [(blamed.top.cause, victims[one]) for one, blamed, _ in explained]
     inflicted = read_inflicted(reader, [of for cause, of in of_cause if cause in OF_PROMPTS])
     held = read_held(reader, [of for cause, of in of_cause if cause in HELD])
     # Soon after a deployment, no process of the variant before has requests any more.
@@ -200,11 +228,20 @@ def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reas
             yield from of_holders(held, victims[one], cause)
 
     known = (
-        Reason(one.slo.name, one.tenant, blamed.shares, [*worst.values()])
-        for one, blamed in explained
+        Reason(one.slo.name, one.tenant, text, blamed.shares, [*worst.values()])
+        for one, blamed, text in explained
         for worst in [{who.by: who for who in reversed([*culprits(one, blamed)])}]
     )
     return [*unknown, *known]
+
+
+def _text(reader: Reader, window: Window, one: Burning, found: _LookedAt) -> str:
+    of_tenant = () if one.tenant is None else (selected({"tenant": [one.tenant]}, "burn"),)
+    recent = Window(one.since_ns, one.until_ns, all_of(window.filter, *of_tenant))
+    wrong = what_was_wrong(reader, recent, one.slo)
+    if wrong is None:
+        return NONE_ENDED if one.not_ended else NOT_YET
+    return wrong.with_cause("" if found.blamed else None, is_told=found.told, is_any=found.is_any)
 
 
 def _with_not_ended(reader: Reader, window: Window, one: Burning) -> Burning:

@@ -49,6 +49,8 @@ class VerdictOut(Answer):
     """What fires, causes before symptoms, then what is over and the changes, the newest first; 50 at most."""
     slos: list[SloOut]
     """Every SLO over its own window, as `/slos` with the same parameters has it."""
+    slo_file_problem: str | None
+    """Why the newest SLO file is not in use, as `file_problem` of `/slos`."""
     firing_outside: int
     """Incidents that fire and that the filters leave out, as `/incidents` counts them."""
 
@@ -86,6 +88,7 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
         links=links,
         boxes=boxed,
         slos=evaluated,
+        slo_file_problem=reader.slo_file_problem or None,
         firing_outside=told_incidents.firing_outside,
     )
 

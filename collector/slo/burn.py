@@ -37,7 +37,7 @@ class Window(_Rule):
 
 
 class Outage(_Rule):
-    """The rule of windows.yaml for a total outage."""
+    """A rule of windows.yaml for a total outage."""
 
     factor: Annotated[Decimal, Field(gt=0)]
     least_share: Objective
@@ -50,7 +50,7 @@ class Windows(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     rules: tuple[Window, ...]
-    outage: Outage
+    outages: tuple[Outage, ...]
     largest_share_of_maximum: Objective
 
 
@@ -78,7 +78,7 @@ class BurnRule:
 
 
 def burn_rules(slo: Slo, windows: Windows) -> tuple[BurnRule, ...]:
-    """The rules that watch an SLO, most urgent first: the rule for a total outage, then the burn-rate rules.
+    """The rules that watch an SLO, most urgent first: the rules for a total outage, then the burn-rate rules.
 
     A burn-rate rule with a factor below 1 would fire while the SLO is met, so it is left out. Raises
     InfeasibleSlo when none is left.
@@ -94,9 +94,11 @@ def burn_rules(slo: Slo, windows: Windows) -> tuple[BurnRule, ...]:
             f"burn-rate rule would fire while the promise is kept. Use {format_duration(needed)} or more"
         )
         raise InfeasibleSlo(msg)
-    outage = windows.outage
-    bad_share = max(outage.least_share, min(outage.most_share, outage.factor * slo.budget))
-    return (outage.burn_rule(bad_share / slo.budget), *rules)
+    outages = (
+        one.burn_rule(max(one.least_share, min(one.most_share, one.factor * slo.budget)) / slo.budget)
+        for one in windows.outages
+    )
+    return (*outages, *rules)
 
 
 @dataclass(frozen=True)

@@ -71,23 +71,46 @@ class Stretch:
     lasts: bool
     """The rule fires in the last minute that was counted."""
     peak: float
-    """The highest burn rate of the rule's short window."""
+    """The highest burn rate of the rule's short window while the rule fired."""
+    fired: tuple[int, int]
+    """The first and the last minute at whose end a rule of this severity fired. The last one may come after `last`: the
+    windows remember the bad requests for a while."""
+    is_small: bool = False
+    """Its minutes hold fewer bad requests than the rule's least number: the long window remembers others."""
 
 
 def stretches(minutes: Minutes, rules: Sequence[BurnRule], budget: Decimal) -> list[Stretch]:
     """The burns by these rules, which stand in the order of urgency.
 
-    The rules of one severity find one burn together, and burns that are no farther apart than the shortest long window
-    are one. What a more urgent severity has found does not count for the others: a ticket is about what burns besides.
+    Each minute in which a rule of the most urgent severity fires is between the `fired` minutes of a burn. The rules of
+    one severity find one burn together, and burns that are no farther apart than the shortest long window are one. The
+    long window remembers a burn for hours, in which a single bad request may make the rule fire again: such a request
+    belongs to the burn that is remembered. What a more urgent severity has found does not count for the others: a
+    ticket is about what burns besides.
     """
     apart = min(rule.long_ns for rule in rules) // MINUTE_NS
+    urgency = {rule: place for place, rule in enumerate(rules)}
     burns: list[Stretch] = []
     for _, of_severity in groupby(rules, key=lambda rule: rule.severity):
-        of_rules = [one for rule in of_severity for one in Watched(minutes, rule, budget).stretches()]
-        joined = _joined(of_rules, apart, {rule: place for place, rule in enumerate(rules)})
+        found = [one for rule in of_severity for one in Watched(minutes, rule, budget).stretches()]
+        joined = _joined([one for one in found if not one.is_small or one.lasts], apart, urgency)
+        alone = []
+        for one in (one for one in found if one.is_small and not one.lasts):
+            remembered = one.fired[0] - one.rule.long_ns // MINUTE_NS
+            reasons = [i for i, burn in enumerate(joined) if remembered < burn.last and _before(burn, one)]
+            if reasons:
+                joined[reasons[-1]] = _with(joined[reasons[-1]], one, urgency)
+            else:
+                alone.append(one)
+        joined = _joined([*joined, *alone], apart, urgency)
         minutes = minutes.without(joined)
         burns += joined
     return burns
+
+
+def _before(burn: Stretch, one: Stretch) -> bool:
+    """Whether a burn began when another one did, or before."""
+    return burn.first is None or (one.first is not None and burn.first <= one.last)
 
 
 class Watched:
@@ -110,21 +133,9 @@ class Watched:
         return calm
 
     def stretches(self) -> list[Stretch]:
-        """The burns that the rule finds.
-
-        The long window remembers a burn for hours, in which a single bad request may fire again: fewer than the rule's
-        least number are no burn of their own.
-        """
+        """The burns that the rule finds, which together have all minutes in which it fires."""
         fires, begins = self._fires
-        told = (self._stretch(some) for some in np.split(fires, begins[1:]) if len(some))
-        return [one for one in told if one]
-
-    def lasting(self) -> Stretch | None:
-        """The burn in whose last counted minute the rule fires."""
-        fires, begins = self._fires
-        if not len(fires) or fires[-1] != len(self._judged) - 1:
-            return None
-        return self._stretch(fires[begins[-1] :])
+        return [self._stretch(some) for some in np.split(fires, begins[1:]) if len(some)]
 
     @cached_property
     def _fires(self) -> tuple[Ints, Ints]:
@@ -134,19 +145,19 @@ class Watched:
         fires = np.flatnonzero(over & (bad >= self._rule.least_bad))
         return fires, np.unique(self._last_calm[fires], return_index=True)[1]
 
-    def _stretch(self, fires: Ints) -> Stretch | None:
+    def _stretch(self, fires: Ints) -> Stretch:
         """The burn whose rule fires in these minutes."""
         last = int(fires[-1])
         began = self._began(last)
         ended = self._ended(began or 0, last)
-        if began is not None and self._minutes.bad[began : ended + 1].sum() < self._rule.least_bad:
-            return None
         return Stretch(
             rule=self._rule,
             first=None if began is None else began + self._minutes.first,
             last=ended + self._minutes.first,
             lasts=last == len(self._judged) - 1,
             peak=float((self._bad[fires] / self._judged[fires]).max()) / self._budget,
+            fired=(int(fires[0]) + self._minutes.first, last + self._minutes.first),
+            is_small=began is not None and bool(self._minutes.bad[began : ended + 1].sum() < self._rule.least_bad),
         )
 
     def began(self) -> int | None:
@@ -186,11 +197,16 @@ def _joined(burns: Iterable[Stretch], apart: int, urgency: dict[BurnRule, int]) 
         if before is None or (one.first or 0) - before.last > apart:
             joined.append(one)
             continue
-        first, second = sorted((before, one), key=lambda each: urgency[each.rule])
-        peak = max(first.peak, second.peak) if first.rule == second.rule else first.peak
-        last, lasts = max(before.last, one.last), before.lasts or one.lasts
-        joined[-1] = replace(first, peak=peak, first=before.first, last=last, lasts=lasts)
+        joined[-1] = replace(_with(before, one, urgency), last=max(before.last, one.last))
     return joined
+
+
+def _with(burn: Stretch, other: Stretch, urgency: dict[BurnRule, int]) -> Stretch:
+    """A burn, and the firing of another one, of which it has the more urgent rule and the worst that this rule saw."""
+    first, second = sorted((burn, other), key=lambda each: urgency[each.rule])
+    peak = max(first.peak, second.peak) if first.rule == second.rule else first.peak
+    fired = min(burn.fired[0], other.fired[0]), max(burn.fired[1], other.fired[1])
+    return replace(burn, rule=first.rule, peak=peak, lasts=burn.lasts or other.lasts, fired=fired)
 
 
 def _sums(values: Floats, n: int) -> Floats:

@@ -54,6 +54,8 @@ def body(view: View) -> None:
     components.span(window, view.zone)
     with st.container(key="verdict"):
         happened.verdict(verdict, view, is_old=isinstance(told, Problem))
+        if problem := verdict["slo_file_problem"]:
+            st.warning(plain(f"The newest SLO file is not in use: {problem}"))
     with st.container(key="slos", border=True):
         slos.table(verdict["slos"], _histories(verdict["slos"], window), view)
     if verdict["state"] == "quiet":

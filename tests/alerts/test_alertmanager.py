@@ -12,8 +12,8 @@ import pytest
 from tokentrail.cli.processes import free_port
 
 CONFIG = Path(__file__).parents[2] / "alerts" / "alertmanager.yml"
-BURN = {"alertname": "TokentrailSloBurn", "severity": "page", "slo": "chat", "rule": "page-outage", "cluster": "a"}
-TICKET = BURN | {"severity": "ticket", "rule": "ticket-fast"}
+BURN = {"alertname": "TokentrailSloBurn", "severity": "page", "slo": "chat", "cluster": "a"}
+TICKET = BURN | {"severity": "ticket"}
 LOST = {"alertname": "TokentrailEngineLost", "severity": "page", "cluster": "a"}
 DOWN = {"alertname": "TokentrailCollectorDown", "severity": "page", "cluster": "a"}
 UNWATCHED = {"alertname": "TokentrailSloUnwatched", "severity": "ticket", "slo": "chat", "cluster": "a"}
@@ -79,6 +79,13 @@ def test_an_alert_is_silent_only_while_its_cause_fires_in_the_same_cluster(alert
     for alert in (TICKET, forecast):
         eventually_silent(alert, True)
     assert not any(silent(alert) for alert in (BURN, UNWATCHED, *elsewhere))
+    of_tenant, of_other = ({**BURN, "slo": slo, "tenant": "t"} for slo in ("each", "other"))
+    send(of_tenant, of_other, {**TICKET, "slo": "each", "groups": "all"})
+    assert not any(silent(alert) for alert in (of_tenant, of_other))
+    send({**BURN, "slo": "each", "groups": "all"})
+    eventually_silent(of_tenant, True)
+    eventually_silent({**TICKET, "slo": "each", "groups": "all"}, True)
+    assert not silent(of_other)
     send(LOST, {**LOST, "alertname": "TokentrailEngineHung"}, DOWN)
     eventually_silent(UNWATCHED, True)
     # One engine of many does not explain what users of the others see.

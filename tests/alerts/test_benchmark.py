@@ -21,18 +21,18 @@ def test_the_page_has_the_committed_result():
 def test_the_table_has_a_row_for_each_fault():
     found = {
         "seconds": {
-            "TokentrailSloBurn page-outage a": 61.2,
-            "TokentrailSloBurn page-outage b": 70.0,
+            "TokentrailSloBurn page a": 61.2,
+            "TokentrailSloBurn page b": 70.0,
             "EngineDown": 3.1,
         },
-        "missing": ["TokentrailSloBurn page-fast a", "TokentrailSloBurn page-fast b"],
+        "missing": ["TokentrailSloBurn ticket a", "TokentrailSloBurn ticket b"],
         "unexpected": [],
     }
     rows = table(
         {"well_s": 1, "outage": found, "calm": {"seconds": {}, "missing": [], "unexpected": ["X"]}}
     ).splitlines()
     assert rows[2:] == [
-        "| outage | `EngineDown` 3, `page-outage` 61–70 | `page-fast` |  |",
+        "| outage | `EngineDown` 3, `page` 61–70 | `ticket` |  |",
         "| calm | nothing came |  | `X` |",
     ]
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from alerts.generate import PER_SLO
+from alerts.generate import PER_SLO, TICKET_AFTER
 from collector.exposition import metrics
 from collector.measure.incident import Incident
 from collector.measure.incidents import FINDERS
@@ -41,7 +41,9 @@ def test_each_row_has_a_rule_and_each_rule_a_row():
     for rule in rules:
         condition = CONDITIONS[names[rule["alert"]]]
         assert rule["labels"]["severity"] in severities(names[rule["alert"]])
-        assert rule.get("for") == (format_duration(condition.lasting) if condition.lasting else None)
+        lasting = format_duration(condition.lasting) if condition.lasting else None
+        is_burn_ticket = (names[rule["alert"]], rule["labels"]["severity"]) == ("slo_burn", "ticket")
+        assert rule.get("for") == (TICKET_AFTER if is_burn_ticket else lasting)
 
 
 def test_each_cause_has_a_finder_and_is_a_value_of_the_api():

@@ -19,7 +19,7 @@ def promise(objective):
 
 def test_it_fires_when_the_collector_would():
     slo, random = promise("0.99"), np.random.default_rng(2)
-    bad = np.cumsum(random.poisson(np.repeat([0.05, 8, 0.05, 0.6], 400), 1600))
+    bad = np.cumsum(random.poisson(np.repeat([0.05, 11, 0.05, 0.6], 400), 1600))
     sums = bad + np.cumsum(random.poisson(10, 1600)), bad
 
     def tally(step, ns):

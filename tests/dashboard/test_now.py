@@ -62,6 +62,7 @@ def verdict(state="kept", **more):
     known = {
         "window": WINDOW, "state": state, "sentence": "All 2 SLOs are kept.", "who": None, "why": None, "without": None,
         "slo": None, "since_ns": None, "last_request_ns": None, "links": [], "boxes": [], "slos": [slo()],
+        "slo_file_problem": None,
         "firing_outside": 0,
     }  # fmt: skip
     return known | more

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -35,8 +36,9 @@ def traffic(rows):  # noqa: F811
     def put(variants, bad):
         rows.requests(
             [
-                {"ended": NOW - 60 * SECOND - i * SECOND // 5, "e2e": 2 * SECOND, "slo_class": "chat", "tpot_ns": 1e7,
-                 "variant": variants[new], "ttft_ns": 900_000_000 if new and i < bad else (100 + i % 97) * 1_000_000}
+                {"ended": NOW - 60 * SECOND - i * SECOND, "e2e": 2 * SECOND, "slo_class": "chat", "tpot_ns": 1e7,
+                 "variant": variants[new],
+                 "ttft_ns": 900_000_000 if new and i * bad % 3000 < bad else (100 + i % 97) * 1_000_000}
                 for i in range(3000) for new in (0, 1)
             ]
         )  # fmt: skip
@@ -58,6 +60,27 @@ def test_argo_rollouts_reads_one_number(ask, traffic):
     assert str(ask(url).json()[field]) == wanted[1]
     traffic(("canary", "primary"), bad=3000)
     assert str(ask(url).json()[field]) == wanted[0]
+
+
+def test_a_canary_of_the_last_half_hour_is_not_judged_by_the_hours_before_it(ask, rows):  # noqa: F811
+    """Latency rises from 1.0 to 1.8 over six hours on both sides, which are the same."""
+    rng = np.random.default_rng(1)
+    ago = {"primary": np.sort(rng.random(4000)) * 21_600, "canary": np.sort(rng.random(600)) * 1800}
+    rows.requests(
+        [
+            {"ended": NOW - int(s * SECOND) - SECOND, "e2e": 2 * SECOND, "slo_class": "chat", "tpot_ns": 1e7,
+             "variant": variant, "ttft_ns": int((1.8 - 0.8 * s / 21_600) * rng.lognormal(18, 0.3))}
+            for variant, of in ago.items() for s in of
+        ]
+    )  # fmt: skip
+    canary = yaml.safe_load((RELEASE / "flagger.yaml").read_text())
+    url = canary["spec"]["analysis"]["webhooks"][1]["url"]
+    assert "worse" in url
+    assert ask(url, "POST").status_code == 412
+    answer = ask(url.replace("&ok_if=worse", "")).json()
+    assert answer["verdict"] == "not decided"
+    assert answer["warnings"][0].startswith("both sides are of the time in which both ran, 2026-11-21T09:30")
+    assert "good needs 40 min of traffic" in answer["reason"]
 
 
 def test_flagger_reads_the_status(ask, traffic):

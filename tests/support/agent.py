@@ -57,7 +57,7 @@ async def _find(client, alert_ns, model):
     explained = answer
     while calls[-1] != "request" and len(calls) < MOST_CALLS:
         shown = answer.get("requests")
-        answer = await ask(*(("request", {"request_id": shown[0]["trace_id"]}) if shown else _step(answer)))
+        answer = await ask(*(("request", {"trace_id": shown[0]["trace_id"]}) if shown else _step(answer)))
     top = next((part for part in explained.get("parts", ()) if part["share"]), None)
     return Finding(
         kind=box["kind"],

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,7 +23,8 @@ runner = CliRunner()
 
 
 def test_help_and_version():
-    assert runner.invoke(app, ["--version"]).stdout.strip() == tokentrail.__version__
+    told = runner.invoke(app, ["--version"]).stdout.strip()
+    assert re.fullmatch(rf"{re.escape(tokentrail.__version__)}( \(commit [0-9a-f]{{8}}\))?", told), told
     usage = runner.invoke(app, ["--help"]).stdout
     assert "demo" in usage
     assert "up" in usage

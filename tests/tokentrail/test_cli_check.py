@@ -1,5 +1,6 @@
 """`tokentrail check`: verdicts become a status, a table and JUnit's XML, also while a collector restarts."""
 
+import json
 from io import StringIO
 from xml.etree import ElementTree
 
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from tokentrail.cli import asking
 from tokentrail.cli.app import app
-from tokentrail.cli.check import EXIT, seconds, show, until_decided, write_junit
+from tokentrail.cli.check import EXIT, seconds, show, status, until_decided, write_junit
 
 
 def _answer(verdict="not decided", **numbers):
@@ -18,6 +19,8 @@ def _answer(verdict="not decided", **numbers):
         "verdict": verdict,
         "reason": "why",
         "slo": "chat",
+        "empty": None,
+        "warnings": ["both sides are of the time in which both ran"],
         "window": {"start": "2026-11-21T09:00:00Z", "end": "2026-11-21T10:00:00Z"},
         "numbers": [
             {"name": name, "verdict": of, "a": 0.01, "b": 0.2, "evidence_of_worse": 3e9, "evidence_of_good": 0.5}
@@ -90,10 +93,30 @@ def test_durations_have_a_unit():
 
 def test_statuses_are_of_the_verdict_and_no_answer_is_not_decided():
     assert EXIT == {"good": 0, "worse": 1, "not decided": 2}
-    away = CliRunner().invoke(app, ["check", "--slo", "chat", "--api", "http://127.0.0.1:9"])
-    assert away.exit_code == 2
-    for wrong in (["--wait", "soon"], ["--against-time", "-1h"]):
-        assert CliRunner().invoke(app, ["check", "--slo", "chat", *wrong]).exit_code == 2
+    for wrong in (["--wait", "soon"], ["--against-time", "-1h"], ["--relevant", "much"], ["--varaint", "new"]):
+        assert CliRunner().invoke(app, ["check", "--slo", "chat", *wrong]).exit_code == 64
+    assert CliRunner().invoke(app, ["check"]).exit_code == 64
+    assert [status({"verdict": one, "empty": "new"}) for one in EXIT] == [0, 1, 3]
+
+
+def test_json_and_junit_are_written_also_without_an_answer(monkeypatch, tmp_path):
+    def asked(*options):
+        path = tmp_path / "junit.xml"
+        path.unlink(missing_ok=True)
+        done = CliRunner().invoke(app, ["check", "--slo", "chat", "--json", "--junit", str(path), *options])
+        suite = ElementTree.parse(path).getroot()
+        return done.exit_code, json.loads(done.stdout), (suite.get("tests"), suite.get("skipped"))
+
+    code, answer, cases = asked("--api", "http://127.0.0.1:9")
+    assert (code, answer["verdict"], cases) == (2, "not decided", ("1", "1"))
+    assert answer["reason"] == "the collector did not answer"
+
+    def interrupted(_ask, _wait_s, *, keep, tell):
+        keep(_answer(**{"bad share": "not decided", "P99 TTFT": "not decided"}))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tokentrail.cli.check.until_decided", interrupted)
+    assert asked()[::2] == (130, ("2", "2"))
 
 
 def test_junit_has_a_case_for_each_number(tmp_path):
@@ -114,6 +137,7 @@ def test_the_table_has_a_line_for_each_number():
     show(console, _answer("worse", **{"bad share": "worse", "P99 TTFT": "good"}))
     text = console.export_text()
     assert text.startswith("worse: why")
+    assert "note: both sides are of the time in which both ran" in text
     assert "bad share" in text
     assert "1 %" in text
     assert "200 ms" in text
@@ -121,8 +145,8 @@ def test_the_table_has_a_line_for_each_number():
 
 
 def test_a_junit_file_that_cannot_be_written_is_named_and_is_no_verdict(monkeypatch, tmp_path):
-    monkeypatch.setattr(asking, "ask", lambda *_: _answer("worse", **{"bad share": "worse"}))
-    for folder, status, told in ((tmp_path, "worse", ""), (tmp_path / "no", "not decided", "name another file")):
+    monkeypatch.setattr(asking, "ask", lambda *_, **__: _answer("worse", **{"bad share": "worse"}))
+    for folder, code, told in ((tmp_path, EXIT["worse"], ""), (tmp_path / "no", 64, "name another file")):
         done = CliRunner().invoke(app, ["check", "--slo", "chat", "--junit", str(folder / "junit.xml")])
-        assert done.exit_code == EXIT[status]
+        assert done.exit_code == code
         assert told in done.stderr

@@ -27,7 +27,7 @@ from tokentrail.cli import doctor, listeners
 from tokentrail.cli.api import Api
 from tokentrail.cli.app import app
 from tokentrail.cli.dead_letters import DeadLetter, replay
-from tokentrail.version import __version__
+from tokentrail.version import __version__, told
 
 LIMITS = BodyLimits(4_000, 8_000)
 NOBODY = "http://127.0.0.1:9"
@@ -279,7 +279,7 @@ def test_doctor_compares_clocks_and_readiness(status, date, expected):
 @pytest.mark.parametrize(
     ("version", "state", "told"),
     [
-        (__version__, "ok", f"are {__version__}"),
+        (__version__, "ok", f"are {told()}"),
         ("9.9.9", "warn", "the collector 9.9.9"),
         (None, "warn", "does not tell"),
     ],

@@ -24,15 +24,16 @@ def main() -> None:
     """Run the command; without the packages that it needs, say which extras bring them."""
     try:
         from tokentrail.cli.app import app
+
+        app()
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tokentrail"):
             raise
         extras = next((_EXTRAS[word] for word in sys.argv[1:] if word in _EXTRAS), "cli")
+        extras = _EXTRAS["up"] if "demo" in sys.argv and "--day" in sys.argv else extras
         sys.exit(f"the tokentrail command needs the package {error.name}: pip install 'tokentrail[{extras}]'")
-    try:
-        app()
     except OSError as error:  # of the output: the disk is full
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # takes what Python still has, at its end
         sys.exit(f"error: {error}")

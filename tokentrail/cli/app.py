@@ -16,11 +16,11 @@ import typer
 
 from tokentrail.cli import asking, keeping, parts, watching
 from tokentrail.cli.keeping import data_folder
-from tokentrail.cli.options import ApiUrl
-from tokentrail.cli.output import HELP, console, fail
+from tokentrail.cli.options import TZ, ApiUrl
+from tokentrail.cli.output import HELP, WrongUse, console, fail
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
 from tokentrail.cli.proxy import proxy
-from tokentrail.version import __version__
+from tokentrail.version import told as version_told
 
 app = typer.Typer(
     name="tokentrail",
@@ -32,7 +32,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        typer.echo(version_told())
         raise typer.Exit
 
 
@@ -52,8 +52,14 @@ def main(
     no_color: Annotated[
         bool, typer.Option("--no-color", help="Print without colours; NO_COLOR does the same.")
     ] = False,
+    tz: Annotated[
+        str | None,
+        typer.Option(metavar="ZONE", help="Zone of times without one: Europe/Berlin. TOKENTRAIL_TZ does the same."),
+    ] = None,
 ) -> None:
     """SLO monitoring for LLM inference that keeps the trail of every token."""
+    if tz:
+        os.environ[TZ] = tz
     if no_color:
         os.environ["NO_COLOR"] = "1"
     for stream in (sys.stdout, sys.stderr):
@@ -147,13 +153,14 @@ def demo(
     """
     ports = {"OTLP/HTTP": port_otlp_http, "OTLP/gRPC": port_otlp_grpc, "API": port_api, "dashboard": port_dashboard}
     ports |= {"engine": port_engine, "Prometheus": port_prometheus}
-    from tokentrail.cli import demo as demo_
-    from tokentrail.cli.day import show
-
     try:
         if day:
+            from tokentrail.cli.day import show
+
             show.run(console(), seconds=seconds, home=home, slos=slos, seed=seed, ports=ports)
             return
+        from tokentrail.cli import demo as demo_
+
         problems = demo_.run(console(), seconds=seconds, home=home, slos=slos, seed=seed, ports=ports)
     except ProcessFailed as failure:
         fail(failure)
@@ -256,7 +263,6 @@ for command in (
     asking.explain,
     asking.tail,
     asking.compare,
-    asking.check,
     asking.differences,
     asking.spans,
     asking.doctor,
@@ -265,4 +271,5 @@ for command in (
     keeping.restore,
 ):
     app.command()(command)
+app.command(cls=WrongUse)(asking.check)
 app.add_typer(keeping.dead_letters, name="dead-letters")

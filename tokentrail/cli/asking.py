@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -26,12 +26,15 @@ from tokentrail.cli.options import (
     Variants,
     VerdictName,
 )
-from tokentrail.cli.output import console, fail, note, print_json
+from tokentrail.cli.output import USAGE, console, fail, note, print_json
 from tokentrail.cli.questions import ask, given, named_values, of_our_version, tell_end
 from tokentrail.shared.formatting import instant, one_line
 
 if TYPE_CHECKING:
     from tokentrail.cli.api import Api
+
+_INTERRUPTED: Final = 130
+"""As shells have it: 128 and SIGINT."""
 
 
 @of_our_version()
@@ -323,48 +326,62 @@ def check(
     objective: Annotated[float | None, typer.Option(help="In place of the SLO's own: 0.99.")] = None,
     relevant: Annotated[float, typer.Option(help="The smallest difference that matters, as a share.")] = 0.2,
     quantile: Annotated[float, typer.Option(help="The percentile of latencies that is compared.")] = 0.99,
+    least_time: Annotated[
+        str, typer.Option(help="Good needs requests of so long a time: 5m for a steady test.")
+    ] = "40m",
     wait: Annotated[str, typer.Option(help="Ask again for so long while it is not decided: 15m.")] = "0s",
     junit: Annotated[Path | None, typer.Option(help="Write the numbers there as JUnit's XML.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether a release is good (status 0), worse (1), or not decided or not answered (2)."""
+    """Tell whether a release is good (status 0), worse (1), not decided or not answered (2), or without requests (3).
+
+    A name or an option that is wrong has the status 64.
+    """
     from tokentrail.cli import check as check_
 
     filters = given(slo=slo, model=model, tenant=tenant, engine=engine, variant=variant, label=label)
     filters |= given(objective=objective)
-    filters |= {"relevant": relevant, "quantile": quantile}
+    filters |= {"relevant": relevant, "quantile": quantile, "least_time": least_time}
     if against_variant:
         filters["against.variant"] = against_variant
     if against_time:
         start, slash, end = against_time.partition("/")
         if not slash:
-            msg = f"--against-time: START/END, such as -2d/-1d, not {against_time!r}"
-            raise typer.BadParameter(msg)
+            fail(RuntimeError(f"--against-time: START/END, such as -2d/-1d, not {against_time!r}"), USAGE)
         filters |= {"against.start": start, "against.end": end}
     try:
         wait_s = check_.seconds(wait)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--wait") from error
+        fail(RuntimeError(f"--wait: {error}"), USAGE)
+    answers: list[Mapping[str, Any]] = []
 
     def answer_of(client: Api) -> Mapping[str, Any]:
         return check_.until_decided(
-            lambda begun: client.get("check", **filters, start=begun or since, end="now"), wait_s, tell=note
+            lambda begun: client.get("check", **filters, start=begun or since, end="now"),
+            wait_s,
+            keep=answers.append,
+            tell=note,
         )
 
+    status: int | None = None
     try:
-        answer = ask(api, answer_of)
-        if junit:
-            try:
-                check_.write_junit(junit, answer)
-            except OSError as error:
-                fail(RuntimeError(f"{junit} cannot be written ({error.strerror}): name another file"))
-    except typer.Exit as error:  # the status 1 would say that the release is worse
-        raise typer.Exit(check_.EXIT["not decided"]) from error
+        answer = ask(api, answer_of, wrong=USAGE, otherwise=check_.EXIT["not decided"])
+    except typer.Exit as error:
+        status = error.exit_code
+        answer = check_.no_answer(slo, "the collector did not answer" if status != USAGE else "a name is wrong")
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+        answer = answers[-1] if answers else check_.no_answer(slo, "it was interrupted before the first answer")
+    if junit:
+        try:
+            check_.write_junit(junit, answer)
+        except OSError as error:
+            fail(RuntimeError(f"{junit} cannot be written ({error.strerror}): name another file"), USAGE)
     if as_json:
         print_json(answer)
     else:
         check_.show(console(), answer)
-    raise typer.Exit(check_.EXIT[answer["verdict"]])
+    raise typer.Exit(check_.status(answer) if status is None else status)
 
 
 def doctor(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -20,6 +21,8 @@ from tokentrail.shared.connection import in_words
 from tokentrail.shared.formatting import UNDEFINED, duration, percent, significant
 
 EXIT: Final = {"good": 0, "worse": 1, "not decided": 2}
+NOTHING: Final = 3
+"""The status where a side has no request that was judged."""
 _STYLES: Final = {"good": "green", "worse": "red", "not decided": "yellow"}
 _POLL_S: Final = 15.0
 
@@ -28,6 +31,7 @@ def until_decided(
     ask: Callable[[str | None], Mapping[str, Any]],
     wait_s: float,
     *,
+    keep: Callable[[Mapping[str, Any]], None] = lambda _: None,
     tell: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -35,7 +39,7 @@ def until_decided(
     """Ask until the verdict is good or worse, for so many seconds at most. `ask` takes the start of the window.
 
     The window begins for each question where it began for the first. A collector that restarts or is busy meanwhile is
-    asked again. Raises httpx.HTTPError when it does not answer in the end.
+    asked again. Raises httpx.HTTPError when it does not answer in the end. `keep` gets each answer.
     """
     ends = clock() + wait_s
     answer: Mapping[str, Any] = {}
@@ -44,6 +48,7 @@ def until_decided(
         try:
             answer = ask(answer["window"]["start"] if answer else None)
             why = answer["reason"]
+            keep(answer)
         except HTTPError as error:
             if left <= 0 or not passes(error):
                 raise
@@ -53,6 +58,20 @@ def until_decided(
                 return answer
         tell(f"{why}: asked again")
         sleep(min(_POLL_S, left))
+
+
+def no_answer(slo: str, reason: str) -> Mapping[str, Any]:
+    """What stands in place of an answer that did not come: not decided, with the reason."""
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {
+        "verdict": "not decided", "value": 0, "reason": reason, "slo": slo, "window": {"start": now, "end": now},
+        "empty": None, "warnings": [], "numbers": [],
+    }  # fmt: skip
+
+
+def status(answer: Mapping[str, Any]) -> int:
+    """The exit status of an answer."""
+    return NOTHING if answer["verdict"] == "not decided" and answer["empty"] else EXIT[answer["verdict"]]
 
 
 def seconds(text: str) -> float:
@@ -70,6 +89,10 @@ def show(console: Console, answer: Mapping[str, Any]) -> None:
         Text(f"{answer['verdict']}: ", style=_STYLES[answer["verdict"]]).append(answer["reason"], style="default"),
         soft_wrap=True,
     )
+    for warning in answer["warnings"]:
+        console.print(f"note: {warning}", markup=False, highlight=False, soft_wrap=True)
+    if not answer["numbers"]:
+        return
     lines = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for head in ("number", "beside", "checked", "verdict", "times likelier if worse", "if good"):
         lines.add_column(head, no_wrap=True)
@@ -91,16 +114,19 @@ def _times(evidence: float) -> str:
 
 def write_junit(path: Path, answer: Mapping[str, Any]) -> None:
     """Write the numbers as test cases: worse is a failure, not decided is skipped. Raises OSError."""
-    count = {verdict: sum(number["verdict"] == verdict for number in answer["numbers"]) for verdict in EXIT}
+    numbers = answer["numbers"] or [
+        {"name": "answer", "verdict": answer["verdict"], "a": None, "b": None}  # nothing was judged, and a tool sees it
+    ]
+    count = {verdict: sum(number["verdict"] == verdict for number in numbers) for verdict in EXIT}
     suite = ElementTree.Element(
         "testsuite",
         name=f"tokentrail check {answer['slo']}",
-        tests=str(len(answer["numbers"])),
+        tests=str(len(numbers)),
         failures=str(count["worse"]),
         skipped=str(count["not decided"]),
         timestamp=answer["window"]["end"].rstrip("Z"),
     )
-    for number in answer["numbers"]:
+    for number in numbers:
         case = ElementTree.SubElement(suite, "testcase", classname=f"slo.{answer['slo']}", name=number["name"])
         beside, checked = (_value(number["name"], number[side]) for side in ("a", "b"))
         if number["verdict"] == "worse":

@@ -19,6 +19,7 @@ from tokentrail.cli.processes import PORTS
 from tokentrail.shared.connection import OTHER_FORM, in_words, send_otlp, way_out, why_unanswered
 from tokentrail.shared.formatting import count, duration, instant, of_tenant, one_line, without_user
 from tokentrail.version import __version__
+from tokentrail.version import told as version_told
 
 _CLOCK_S: Final = 2.0
 """A larger difference of two clocks moves requests out of the windows in which people look for them."""
@@ -52,7 +53,7 @@ def examine(api_url: str, otlp_http: str | None, otlp_grpc: str | None) -> Itera
         yield _otlp_grpc(told["otlp-grpc"] if otlp_grpc is None else otlp_grpc)
         reachable = yield from _api(api, api_url)
         if reachable:
-            for look in (_version, _storage, _engines, _slos, _unclaimed):
+            for look in (_version, _explaining, _storage, _engines, _slos, _unclaimed):
                 yield from _asked(look, api)
     finally:
         api.close()
@@ -155,10 +156,18 @@ def _api(api: Api, url: str) -> Generator[Finding, None, bool]:
 def _version(api: Api) -> Iterator[Finding]:
     collectors = api.version()
     if collectors == __version__:
-        yield Finding("version", "ok", f"this command and the collector are {__version__}")
+        yield Finding("version", "ok", f"this command and the collector are {version_told()}")
     else:
         detail = f"this command is {__version__}, the collector {collectors or 'does not tell its version'}"
         yield Finding("version", "warn", detail, "install the same version in both places")
+
+
+def _explaining(api: Api) -> Iterator[Finding]:
+    """Nothing if no explaining failed since the collector started."""
+    if n := api.get("collector")["explain_failures"]:
+        detail = f"explaining requests failed {count(n)} times since the collector started: they have no causes yet"
+        fix = "see the collector's log; a store of another version may be the reason"
+        yield Finding("causes", "warn", detail, fix)
 
 
 def _storage(api: Api) -> Iterator[Finding]:
@@ -230,7 +239,11 @@ def _scrapes(api: Api) -> Iterator[Finding]:
 
 
 def _slos(api: Api) -> Iterator[Finding]:
-    slos = api.get("slos")["slos"]
+    answer = api.get("slos")
+    slos = answer["slos"]
+    if problem := answer["file_problem"]:
+        fix = "repair the file: until then the SLOs of the file before judge"
+        yield Finding("SLO file", "warn", f"the newest one is not in use: {one_line(problem)}", fix)
     if not slos:
         yield Finding("SLOs", "warn", "there are none: nothing is judged", "start the collector with --slos FILE")
         return

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+import re
+from typing import Annotated, Final
 
 import typer
 
+TZ: Final = "TOKENTRAIL_TZ"
+_LOCAL: Final = re.compile(
+    r"(?:\d{4}-\d\d-\d\d|\d\d? [A-Z][a-z][a-z](?: \d{4})?)?(?:(?:[Tt ]|^)\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?", re.ASCII
+)
+"""A date or a time of day without a zone."""
+
+
+def in_zone(text: str) -> str:
+    """A time that an option gives, in the zone of `--tz` if it names none of its own. The collector reads UTC else."""
+    zone = os.environ.get(TZ)
+    return f"{text} {zone}" if zone and text and _LOCAL.fullmatch(text) else text
+
+
 ApiUrl = Annotated[str, typer.Option("--api", envvar="TOKENTRAIL_API_URL", help="Address of the collector's API.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Start = Annotated[str, typer.Option(help="Start of the window: -15m, RFC 3339, or unix seconds.")]
-End = Annotated[str, typer.Option(help="End of the window: now, -5m, RFC 3339, or unix seconds.")]
+Start = Annotated[
+    str,
+    typer.Option(
+        callback=in_zone,
+        help="Start of the window: -15m (before now, or before an --end that is a time), 14:00, a date, RFC 3339.",
+    ),
+]
+End = Annotated[
+    str, typer.Option(callback=in_zone, help="End of the window: now, -5m, 14:00, a date, RFC 3339, or unix seconds.")
+]
 Models = Annotated[list[str] | None, typer.Option("--model", help="Only requests of this model; may be repeated.")]
 Tenants = Annotated[list[str] | None, typer.Option("--tenant", help="Only requests of this tenant; may be repeated.")]
 Engines = Annotated[

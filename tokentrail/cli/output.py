@@ -10,12 +10,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from tokentrail.shared.formatting import UNDEFINED, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+USAGE: Final = 64
+"""The status of an option or a name that is wrong, where 2 says something else (EX_USAGE of sysexits.h)."""
+
+
+_OF_TYPER: Final = 2
+
+
+class WrongUse(TyperCommand):
+    """A command whose wrong options end it with `USAGE`."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """The context of a call. Raises typer's error of a wrong option, which has an exit status."""
+        try:
+            return super().make_context(*args, **extra)
+        except Exception as error:
+            if getattr(error, "exit_code", None) == _OF_TYPER:
+                vars(error)["exit_code"] = USAGE
+            raise
+
 
 UNWRAPPED = 1_000_000
 """Columns of an output that is no terminal: a line of a table stays one line for grep and awk."""
@@ -85,9 +106,9 @@ def note(text: str) -> None:
     console(stderr=True).print(text, highlight=False, markup=False)
 
 
-def fail(failure: Exception) -> NoReturn:
-    """Print an error and end the command with status 1."""
+def fail(failure: Exception, status: int = 1) -> NoReturn:
+    """Print an error and end the command with a status."""
     from rich.markup import escape
 
     console(stderr=True).print("[bold red]error:[/]", escape(str(failure)), highlight=False, soft_wrap=True)
-    raise typer.Exit(1)
+    raise typer.Exit(status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tokentrail.cli.api import Api
+
+
+_WRONG: Final = (400, 404, 422)
 
 
 @contextmanager
@@ -57,8 +60,11 @@ def tell_end(answer: Mapping[str, Any]) -> None:
         note(until)
 
 
-def ask(url: str, question: Callable[[Api], Any]) -> Any:
-    """Ask the API; an answer that is an error ends the command with the collector's own words."""
+def ask(url: str, question: Callable[[Api], Any], *, wrong: int = 1, otherwise: int = 1) -> Any:
+    """Ask the API; an answer that is an error ends the command with the collector's own words.
+
+    Its status is `wrong` where the question was (400 and 404), and else `otherwise`.
+    """
     from httpx import DecodingError, HTTPError, HTTPStatusError
 
     from tokentrail.cli.api import Api, NoSuchRequest
@@ -67,16 +73,18 @@ def ask(url: str, question: Callable[[Api], Any]) -> Any:
     try:
         client = Api(url)
     except ConnectionSettingError as error:
-        fail(error)
+        fail(error, wrong)
     try:
         return question(client)
     except HTTPStatusError as error:
-        wanted = client.key_wanted(error.response.status_code)
-        fail(RuntimeError(client.problem(error.response) + (f": {wanted}" if wanted else "")))
+        code = error.response.status_code
+        wanted = client.key_wanted(code)
+        told = client.problem(error.response) + (f": {wanted}" if wanted else "")
+        fail(RuntimeError(told), wrong if code in _WRONG else otherwise)
     except (DecodingError, NoSuchRequest) as error:
-        fail(error)
+        fail(error, otherwise)
     except HTTPError as error:
-        shown = without_user(url)
-        fail(RuntimeError(f"the collector at {shown} does not answer ({in_words(error)}): {way_out(error, '--api')}"))
+        told = f"the collector at {without_user(url)} does not answer ({in_words(error)}): {way_out(error, '--api')}"
+        fail(RuntimeError(told), otherwise)
     finally:
         client.close()

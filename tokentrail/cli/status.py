@@ -14,6 +14,7 @@ from tokentrail.cli.output import cells, own_name, print_line, short
 from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, of_tenant, one_line, percent, significant
 
 EXIT: Final = {"kept": 0, "broken": 3, "spent": 3, "danger": 3, "quiet": 4, "not_judged": 4}
+NOT_IN_USE: Final = "The newest SLO file is not in use"
 _STYLES: Final = {"kept": "green", "broken": "bold red", "spent": "red", "danger": "yellow"}
 _SEVERITIES: Final = {"page": "bold red", "ticket": "yellow", "info": "cyan"}
 _MOST_BOXES: Final = 10
@@ -33,6 +34,8 @@ def show(console: Console, verdict: Mapping[str, Any]) -> None:
     for name in ("who", "why", "without"):
         if verdict[name]:
             print_line(console, f"  {verdict[name]}")
+    if problem := verdict["slo_file_problem"]:
+        print_line(console, f"{NOT_IN_USE}: {problem}")
     boxes = verdict["boxes"]
     if boxes:
         console.print()

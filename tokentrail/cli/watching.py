@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from tokentrail.cli.options import ApiUrl, AsJson, Classes, End, Engines, Models, Start, Tenants
-from tokentrail.cli.output import console, note, print_json
+from tokentrail.cli.options import ApiUrl, AsJson, Classes, End, Engines, Models, Start, Tenants, in_zone
+from tokentrail.cli.output import console, fail, note, print_json
 from tokentrail.cli.questions import ask, given, of_our_version, tell_end
+from tokentrail.shared.formatting import one_line
 
 
 @of_our_version()
@@ -37,7 +38,14 @@ def status(
 
 @of_our_version()
 def slos(
+    action: Annotated[
+        Literal["init"] | None,
+        typer.Argument(
+            metavar="init", help="init: print a starter SLO file from what was seen, with P95 × 1.3 as thresholds."
+        ),
+    ] = None,
     api: ApiUrl = "http://127.0.0.1:8080",
+    start: Annotated[str, typer.Option(callback=in_zone, help="init: look at requests since then.")] = "-1d",
     end: End = "now",
     model: Models = None,
     tenant: Tenants = None,
@@ -46,14 +54,23 @@ def slos(
     as_json: AsJson = False,
 ) -> None:
     """List the SLOs over their own windows: attainment, budget, burn, and the tenants of each."""
+    from tokentrail.cli import slos_init
     from tokentrail.cli import status as status_
 
+    if action == "init":
+        try:
+            typer.echo(ask(api, lambda client: slos_init.starter(client, start, end)), nl=False)
+        except ValueError as error:
+            fail(error)
+        return
     filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, end=end)
     answer = ask(api, lambda client: client.get("slos", start="1970-01-01T00:00:00Z", **filters))
     if as_json:
         print_json(answer)
         return
     tell_end(answer)
+    if problem := answer["file_problem"]:
+        note(f"{status_.NOT_IN_USE}: {one_line(problem)}")
     if not answer["slos"]:
         note("the collector has no SLOs: start it with --slos FILE, docs/slos.md describes the file")
         return

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tokentrail.mcp.bounds import bounded
 
-Names = list[Annotated[str, Field(max_length=256)]]
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Names = Annotated[list[Annotated[str, Field(max_length=256)]], BeforeValidator(_listed)]
+"""Names; one alone may stand without a list."""
 _TOOLS: Final = {"explore": "requests", "tail": "explain", "compare": "compare"}
 """The tool that answers what a page of the dashboard shows, by the name of the page in links of the API."""
 
@@ -39,7 +45,7 @@ class Against(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    variant: str | None = None
+    variant: Names = []
     start: str | None = None
     end: str | None = None
 

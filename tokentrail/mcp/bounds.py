@@ -39,6 +39,13 @@ def without(answer: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name not in left_out}
 
 
+def known(value: Any) -> Any:
+    """The answer without what is null or an empty list, at any depth."""
+    if isinstance(value, Mapping):
+        return {name: known(one) for name, one in value.items() if one is not None and one != []}
+    return [known(one) for one in value] if isinstance(value, list) else value
+
+
 def _bounded(value: Any, most: int) -> Any:
     if isinstance(value, str):
         return _text(value, LONGEST_TEXT)

@@ -15,14 +15,14 @@ from pydantic import Field
 
 from tokentrail.cli.api import Api, NoSuchRequest, list_of, other_form
 from tokentrail.cli.explained import lines
-from tokentrail.mcp.arguments import Against, Filters, Side, calls, given, of_links
-from tokentrail.mcp.bounds import bounded, without, written
+from tokentrail.mcp.arguments import Against, Filters, Names, Side, calls, given, of_links
+from tokentrail.mcp.bounds import bounded, known, without, written
 from tokentrail.shared.connection import OTHER_FORM, ConnectionSettingError, in_words, way_out
 from tokentrail.shared.formatting import one_line, without_user
 
-Start = Annotated[str, Field(description="Start of the window: -15m, -1d, RFC 3339 or unix seconds", max_length=64)]
-End = Annotated[str, Field(description="End of the window: now, -5m, RFC 3339 or unix seconds", max_length=64)]
-Slo = Annotated[str | None, Field(description="Name of an SLO, as the tool `slos` lists them", max_length=63)]
+Start = Annotated[str, Field(description="-15m before `end`, 14:00, RFC 3339", max_length=64)]
+End = Annotated[str, Field(description="as `start`", max_length=64)]
+Slo = Annotated[str | None, Field(max_length=63)]
 Latency = Literal["ttft", "tpot", "e2e", "gap", "first_visible"]
 Name = Annotated[str | None, Field(max_length=256)]
 
@@ -35,6 +35,9 @@ _OF_A_ROW: Final = (
 """Fields of a request that a list has. The tool `request` has all."""
 _DRAWN: Final = ("tokens", "steps", "events_total", "steps_total")
 """Parts of a request that only a drawing needs."""
+
+_TWICE: Final = ("groups", "typical", "models", "by_model", "unexplained_s")
+"""Fields of `/explain` that are sums of its parts, or that only a page draws."""
 
 _SAME_VERSION: Final = (
     "install the same version of the collector and of tokentrail mcp, which tokentrail doctor compares"
@@ -67,6 +70,16 @@ def _lead_on(incident: dict[str, Any], last: str, filters: Filters | None) -> di
         *(calls("explain", _options(**burn), filters) if incident["slo"] else ()),
     ]
     return without(incident, ("requests",)) | {"next": following}
+
+
+def _explained(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer of `/explain` without what says the same twice, or nothing: what is not known is absent."""
+    parts = [
+        without(part, ("exemplars",)) | {"examples": [one["trace_id"] for one in part["exemplars"]]}
+        for part in answer["parts"]
+    ]
+    told = known(without(answer, _TWICE) | {"parts": parts})
+    return {name: value for name, value in told.items() if value is not False}
 
 
 def _options(**options: Any) -> dict[str, Any]:
@@ -146,7 +159,7 @@ class Tools:
     ) -> Any:
         """List requests, the newest or the slowest first, with the thresholds that each one missed and by how much.
 
-        `total` says how many there are. The tool `request` shows one by its `trace_id`.
+        `total` says how many there are. `request` shows one by its `trace_id` or `request_id`.
         """
         chosen = {"slo": slo, "verdict": verdict, "status": status, "service": service, "instance": instance}
         caused = {"cause": cause, "cause_start": cause_start, "cause_end": cause_end, "process_tenant": process_tenant}
@@ -158,14 +171,12 @@ class Tools:
     def request(
         self,
         ctx: Context,
-        request_id: Annotated[
-            str, Field(description="Trace id, its first eight digits, or the id that the client got", max_length=256)
-        ],
+        trace_id: Annotated[str, Field(description="Or its first eight digits, or a `request_id`", max_length=256)],
     ) -> Any:
         """Show one request: what it missed, its causes beside typical requests, who delayed it, its phases and waits.
 
         Durations are seconds."""
-        detail = self._asked(ctx, lambda api: api.request(request_id))
+        detail = self._asked(ctx, lambda api: api.request(trace_id))
         return written(without(detail, _DRAWN))
 
     def explain(
@@ -193,11 +204,11 @@ class Tools:
         shown = [one for part in answer["parts"][:1] for one in part["exemplars"][:1]]
         following = [
             *(call for one in hanging for call in calls("requests", asked | one, filters)),
-            *(call for one in shown for call in calls("request", {"request_id": one["trace_id"]}, None)),
+            *(call for one in shown for call in calls("request", {"trace_id": one["trace_id"]}, None)),
             *(call for of in (list_of(answer),) if of for call in calls("requests", of, filters)),
             *calls("differences", asked | _options(metric=metric), filters),
         ]
-        return written({"text": lines(answer)} | answer | {"next": following})
+        return written({"text": lines(answer)} | _explained(answer) | {"next": following})
 
     def differences(
         self,
@@ -237,11 +248,11 @@ class Tools:
         ctx: Context,
         slo: Annotated[str, Field(description="Name of the SLO that judges", max_length=63)],
         since: Start = "-1h",
-        variant: str | None = None,
+        variant: Names = [],  # noqa: B006 - never changed
         against: Against | None = None,
     ) -> Any:
         """Tell whether a release is good, worse or not decided yet: against an SLO, and against what was before."""
-        options = _options(variant=variant) | given(against, "against.")
+        options = _options(variant=variant or None) | given(against, "against.")
         return written(self._ask(ctx, "check", slo=slo, start=since, end="now", **options))
 
     def _ask(self, ctx: Context, path: str, **params: Any) -> dict[str, Any]:

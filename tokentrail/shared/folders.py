@@ -34,6 +34,17 @@ def has_data(path: Path) -> bool:
     return any((path / name).is_dir() for name in ("wal", "store"))
 
 
+def beside(path: Path) -> list[Path]:
+    """The data folders of collectors that lie where this one would; none if there is a folder of this name."""
+    if path.exists():
+        return []
+    try:
+        there = sorted(one for one in path.absolute().parent.iterdir() if one.is_dir())
+        return [one for one in there if has_data(of_a_collector(one))]
+    except OSError:
+        return []
+
+
 def file(name: str | Path) -> Path:
     """The file with this name, which need not exist yet.
 

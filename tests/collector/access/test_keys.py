@@ -385,3 +385,15 @@ def test_a_broken_file_ends_the_start(path):
     path.write_text("{")
     with pytest.raises(KeyFileError):
         Keyring(path)
+
+
+def test_no_key_is_made_in_a_new_folder_beside_the_data_folder_of_a_collector(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("TOKENTRAIL_KEYS", raising=False)
+    (tmp_path / "mine" / "wal").mkdir(parents=True)
+    create = ["create", "--role", "admin", "--data-dir"]
+    assert main([*create, str(tmp_path / ".data")]) == 1
+    assert f"--data-dir {tmp_path / 'mine'}" in capsys.readouterr().err
+    assert not (tmp_path / ".data").exists()
+    (tmp_path / "new").mkdir()
+    assert [main([*create, str(tmp_path / name)]) for name in ("mine", "new")] == [0, 0]
+    assert (tmp_path / "mine" / "keys.json").exists()

@@ -19,10 +19,10 @@ def test_an_slo_without_requests_promises_nothing_false(api):
     assert chat["thresholds"] == {"ttft_s": 0.5, "tpot_s": 0.1, "e2e_s": None, "gap_s": None, "first_visible_s": None}
     assert (chat["attainment"], chat["budget_left"], chat["firing"]) == (None, None, None)
     assert [(b["name"], b["threshold"], b["short_burn"]) for b in chat["burn"]] == [
-        ("page-outage", 10.0, None), ("page-fast", 14.4, None), ("page-slow", 6.0, None),
-        ("ticket-fast", 3.0, None), ("ticket-slow", 1.0, None),
+        ("page-outage", 10.0, None), ("page-outage-few", 10.0, None), ("page-fast", 14.4, None),
+        ("page-slow", 6.0, None), ("ticket-fast", 3.0, None), ("ticket-slow", 1.0, None),
     ]  # fmt: skip
-    assert everything["burn"][1]["threshold"] == 8.0  # 14.4 can never be reached when the budget is 10 %
+    assert everything["burn"][2]["threshold"] == 8.0  # 14.4 can never be reached when the budget is 10 %
     answer = api("slos/all")
     assert answer.pop("window")["complete_until"] == "2026-11-21T10:00:00Z"
     assert answer == everything
@@ -71,15 +71,15 @@ def test_counts_by_window_attainment_and_budget(api, rows):
 def test_what_fires_says_how_urgent_it_is(api, rows):
     rows.requests([{"ended": NOW - i * SECOND - 1, "status": "error"} for i in range(11)])
     # eight bad requests page in an hour, three are a ticket; eleven are too few for an outage, and for six hours
-    assert [b["firing"] for b in api("slos/all")["burn"]] == [False, True, False, True, True]
+    assert [b["firing"] for b in api("slos/all")["burn"]] == [False, False, True, False, True, True]
     rows.requests([{"status": "error"}])
     slo = api("slos/all")
     assert slo["firing"] == "page"
-    assert [b["firing"] for b in slo["burn"]] == [True] * 5
+    assert [b["firing"] for b in slo["burn"]] == [True] * 6
     rows.requests([{"ended": NOW - 2 * HOUR} for _ in range(30)])
     slo = api("slos/all")
-    assert [b["firing"] for b in slo["burn"]] == [True, True, False, False, True]
-    assert [b["firing"] for b in api("slos/all", end="2026-11-21T10:05:00Z")["burn"][:2]] == [False, False]
+    assert [b["firing"] for b in slo["burn"]] == [True, True, True, False, False, True]
+    assert [b["firing"] for b in api("slos/all", end="2026-11-21T10:05:00Z")["burn"][:3]] == [False] * 3
 
 
 def test_a_window_that_no_rule_can_watch_is_refused_at_the_start(rows, tmp_path, ingest_status):

@@ -35,11 +35,11 @@ OF_ENGINE = {
     "up": "1x10 0x50",
 }
 """Samples of engines are in the store, so both collectors expose them. Twice 8 waiting requests would be a queue."""
-WHY = [Reason("chat", None, {"wait_kv": 0.9, "batch": 0.1}, ())]
+WHY = [Reason("chat", None, "All missed TTFT.", {"wait_kv": 0.9, "batch": 0.1}, ())]
 DISK = {"host": "", "name": "default", "path": "/", "free_bytes": 40 * 10**9, "total_bytes": 100 * 10**9}
 FIRE = {
     "TokentrailEngineLost": 1, "TokentrailEngineHung": 1, "TokentrailKvCacheFull": 1, "TokentrailKvCacheEvictions": 1,
-    "EngineNoProgress": 1, "EngineNotReady": 1, "TokentrailSloBurn": 5,
+    "EngineNoProgress": 1, "EngineNotReady": 1, "TokentrailSloBurn": 1,
     "EngineColdStarts": 0, "EngineQueueGrowth": 0,
 }  # fmt: skip
 
@@ -159,7 +159,7 @@ def test_two_collectors_say_what_one_says(pages, slos_file, tmp_path):
                     expr = re.sub(r"\$(service|slo)\b", ".*", target["expr"]).replace("$__rate_interval", "5m")
                     asked.append(same(expr.replace("$cluster", "two"), expr.replace("$cluster", "one")))
     assert len(asked) > 30
-    by = "sum by (alertname, rule, slo, service_name, service_instance_id, service, instance)"
+    by = "sum by (alertname, severity, slo, service_name, service_instance_id, service, instance)"
     alerts = 'ALERTS{{alertstate="firing",alertname!~".*(Collector|Unwatched).*",cluster="{}"}}'
     checks = [(expr, "4m") for expr in asked]
     checks += [(same(*(f"{by} ({alerts.format(cluster)})" for cluster in ("two", "one"))), "6m")]

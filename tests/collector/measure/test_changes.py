@@ -50,7 +50,40 @@ def test_a_service_that_begins_is_no_change_and_neither_are_others_values(change
     assert changes() == [("variant", "v2", ["v1"])]
 
 
-def test_what_a_service_had_within_a_week_is_not_new_and_longer_ago_is(changes, rows):
+def _kinds(api, **params):
+    return [(one["kind"], one["value"]) for one in api("changes", **params)["changes"] if one["dimension"] == "variant"]
+
+
+def test_a_rollback_and_a_promotion_are_told(api, rows):
+    """v2 in place of v1, and v1 again; then v3 with few requests, which becomes that of most."""
+    times = {"v1": [(30, 24), (20, 8)], "v2": [(24, 20)], "v3": [(12, 0)]}
+    many = [
+        _request(int(hours * 3600) - minute * 60, variant=variant, instance="a")
+        for variant, stretches in times.items()
+        for start, end in stretches
+        for hours, minute in [(start, m) for m in range(0, int((start - end) * 60), 1 if variant != "v3" else 6)]
+    ]
+    promoted = [_request(8 * 3600 - i * 30, variant="v3", instance="a") for i in range(900)]
+    rows.requests([*many, *promoted])
+    told = [
+        ("gone", "v1"), ("first seen", "v2"), ("gone", "v2"), ("back", "v1"), ("first seen", "v3"), ("gone", "v1"),
+        ("most", "v3"),
+    ]  # fmt: skip
+    assert _kinds(api, start="-2d") == told
+    assert _kinds(api, start="-21h") == told[2:], "what is told does not depend on the window"
+    assert _kinds(api, start="-9h") == told[5:]
+
+
+def test_what_comes_by_times_is_back_in_each_window(api, rows):
+    steady = [_request(half * 1800, variant="v1", instance="a") for half in range(40 * 24)]
+    batch = [_request(3600 + days * 86_400 + i, variant="b", instance="a") for days in (0, 8, 16) for i in range(3)]
+    rows.requests([*steady, *batch])
+    assert _kinds(api, start="-5h") == [("back", "b")]
+    told = _kinds(api, start="-19d")
+    assert [kind for kind, value in told if value == "b"] == ["first seen", "gone", "back", "gone", "back"]
+
+
+def test_what_was_longer_ago_is_back(changes, rows):
     rows.requests(
         [
             _request(6 * 86_400, variant="v1"),
@@ -60,7 +93,7 @@ def test_what_a_service_had_within_a_week_is_not_new_and_longer_ago_is(changes, 
             _request(50, variant="v3"),
         ]
     )
-    assert changes() == [("variant", "v3", ["v1", "v2"])]
+    assert changes() == [("variant", "v1", ["v2"]), ("variant", "v3", ["v2", "v1"])]
 
 
 def test_without_requests_there_are_no_changes_and_a_tenant_sees_its_own(changes, rows):

@@ -7,6 +7,7 @@ import pytest
 
 from collector.measure.chance import Sample
 from collector.measure.check import Share, against_latency, against_objective, against_share, overall
+from collector.measure.wandering import BLOCKS
 from tests.collector.rows import NOW, SECOND
 
 MS = 1_000_000
@@ -14,7 +15,9 @@ MS = 1_000_000
 
 @pytest.fixture
 def check(api):
-    return lambda **params: api("check", slo="chat", **{name.replace("__", "."): v for name, v in params.items()})
+    """The gate, which calls what it saw for five minutes good."""
+    asked = {"slo": "chat", "least_time": "5m"}
+    return lambda **params: api("check", **asked, **{name.replace("__", "."): v for name, v in params.items()})
 
 
 def _requests(n, bad, **fields):
@@ -53,9 +56,13 @@ def test_the_objective_and_the_relevant_difference_are_arguments(check, rows):
 def test_no_traffic_is_not_decided_and_says_why(check, rows):
     got = check()
     assert (got["verdict"], got["value"]) == ("not decided", 0)
-    assert got["reason"] == "no request was judged: is traffic on its way, and does the SLO select it?"
+    assert got["reason"] == "no request of the window was judged: is traffic on its way, and does the SLO select it?"
     rows.requests(_requests(300, 0))
-    assert check(variant="new", against__variant="baseline")["reason"].startswith("no request was judged")
+    assert check(variant="new", against__variant="baseline")["reason"].startswith("no request of new was judged")
+    misspelt = check(variant="basline")
+    assert misspelt["empty"] == "basline"
+    assert misspelt["reason"].endswith("no request has the variant basline: did you mean baseline?")
+    assert check(variant="baseline", against__variant="old")["reason"].startswith("no request of old was judged")
     assert check(variant="baseline", against__variant="old")["verdict"] != "worse"
 
 
@@ -101,7 +108,7 @@ def test_a_status_tells_the_verdict_to_those_who_read_no_answer(api, rows):
     assert statuses() == ("not decided", {"good": 412, "not_worse": 200, "worse": 412})
     rows.requests(_requests(2000, 300))
     assert statuses() == ("worse", {"good": 412, "not_worse": 412, "worse": 200})
-    assert statuses(objective=0.5) == ("good", {"good": 200, "not_worse": 200, "worse": 412})
+    assert statuses(objective=0.5, least_time="5m") == ("good", {"good": 200, "not_worse": 200, "worse": 412})
     ask = lambda **params: api.client.get("/api/v1/check", params=params).status_code  # noqa: E731
     assert ask(slo="chat") == 200
     assert (ask(slo="gone"), ask(), ask(slo="chat", objective=1), ask(slo="chat", ok_if="fine")) == (404, 400, 400, 400)
@@ -125,7 +132,7 @@ def test_a_gate_that_is_asked_each_minute_rarely_convicts_the_innocent_and_finds
         for _ in range(30):
             a, b = (rng.lognormal(0, 0.8, 3000) * factor for factor in (1.0, slower))
             for n in range(100, 3001, 100):
-                pair = tuple(Sample(x[:n], np.ones(n), np.ones((1, n)), np.arange(n) // 100) for x in (a, b))
+                pair = tuple(Sample(x[:n], np.ones(n), np.ones((1, n)), np.arange(n) * BLOCKS // n) for x in (a, b))
                 if against_latency("P90 TTFT", pair, 0.9, 0.2, 3).verdict == "worse":
                     ended[slower] += 1
                     break
@@ -136,19 +143,29 @@ def test_a_gate_that_is_asked_each_minute_rarely_convicts_the_innocent_and_finds
 def test_the_same_latencies_are_good_once_there_are_enough():
     rng = np.random.default_rng(4)
     pair = tuple(
-        Sample(rng.lognormal(0, 0.8, 9000), np.ones(9000), np.ones((1, 9000)), np.arange(9000) // 200) for _ in "ab"
+        Sample(rng.lognormal(0, 0.8, 9000), np.ones(9000), np.ones((1, 9000)), np.arange(9000) * BLOCKS // 9000)
+        for _ in "ab"
     )
     assert against_latency("P90 TTFT", pair, 0.9, 0.3, 3).verdict == "good"
-    few = tuple(Sample(s.values[:100], s.weights[:100], s.features[:, :100], s.blocks[:100]) for s in pair)
+    few = tuple(
+        Sample(s.values[:100], s.weights[:100], s.features[:, :100], np.arange(100) * BLOCKS // 100) for s in pair
+    )
     assert against_latency("P90 TTFT", few, 0.9, 0.3, 3).verdict == "not decided"
 
 
 def test_a_share_that_is_larger_than_the_other_sides_is_worse_even_within_the_objective():
-    assert against_share(Share(10, 10_000), Share(100, 10_000), 0.05, 0.2, 1).verdict == "worse"
-    assert against_share(Share(10, 10_000), Share(10, 10_000), 0.05, 0.2, 1).verdict == "good"
-    assert against_share(Share(10, 10_000), Share(10, 10_000), 0.0001, 0.2, 1).verdict == "not decided"
-    assert against_share(Share(5000, 10_000), Share(2000, 10_000), 0.0001, 0.2, 1).verdict == "good"
-    assert against_share(Share(0, 0), Share(0, 0), 0.05, 0.2, 1).verdict == "not decided"
+    def judged(bad_of_a, bad_of_b, budget):
+        """10,000 requests of each side, bad ones spread evenly over the blocks of time."""
+        of = [np.arange(10_000) % (10_000 // max(bad, 1)) < (bad > 0) for bad in (bad_of_a, bad_of_b)]
+        blocks = np.arange(10_000) * BLOCKS // 10_000
+        pair = tuple(Sample(bad * 1.0, np.ones(10_000), np.ones((1, 10_000)), blocks) for bad in of)
+        return against_share(pair, Share(bad_of_b, 10_000), budget, 0.2, 1)
+
+    assert judged(10, 100, 0.05).verdict == "worse"
+    assert judged(10, 10, 0.05).verdict == "good"
+    assert judged(10, 10, 0.0001).verdict == "not decided"
+    assert judged(5000, 2000, 0.0001).verdict == "good"
+    assert against_share(None, Share(0, 0), 0.05, 0.2, 1).verdict == "not decided"
 
 
 def test_one_worse_number_is_worse_and_only_all_good_ones_are_good():

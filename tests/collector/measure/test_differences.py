@@ -1,10 +1,12 @@
 """`/differences`: a planted value, a planted pair, or nothing."""
 
+import math
 import re
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import replace
 from io import StringIO
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from rich.console import Console
 from benchmarks.differences import HOW, PLANTED, SIZES, Drawn, draw, judged, plant
 from collector.measure.arrivals import AT_ARRIVAL
 from collector.measure.candidates import Met, candidates, told
+from collector.measure.exact import tail_z
 from collector.measure.telling import Sides, Table, Trait, chosen
 from collector.measure.values import DIMENSIONS
 from collector.service import build_api
@@ -188,8 +191,8 @@ def test_what_requests_met_is_found_by_a_bound_and_what_is_not_known_is_never_bl
     for planted in ("batch", "kv", "idle"):
         first = differences(tenant=planted)["differences"][0]
         ((name, value),) = {(c["dimension"], c["value"]) for c in first["conditions"]}
-        number, unit = re.fullmatch(r"at least ([\d.]+)(| %| s)", value).groups()
-        bound = float(number) / (100 if unit == " %" else 1)
+        number, unit = re.fullmatch(r"at least ([\d.]+)(| %| s| ms)", value).groups()
+        bound = float(number) / {"": 1, " %": 100, " s": 1, " ms": 1000}[unit]
         assert name.startswith(planted)
         for side, is_bad in (("selected", True), ("others", False)):
             n = sum(one[name] is not None and one[name] >= bound for one, bad in met[planted] if bad is is_bad)
@@ -411,3 +414,27 @@ def test_which_of_those_that_the_same_requests_meet_is_told_depends_on_no_value(
     (first,), *_ = told(rows, {}, count_met)
     assert [one.dimension for one in first.conditions] == ["label.region"]
     assert first.also == [f"label.zone {named['label.zone']}", f"slo_class {named['slo_class']}"]
+
+
+def test_the_tail_of_a_rare_value_is_exact():
+    """8 of 30 bad requests have a value that 95 of 2,000 have: a normal variable would say 4e-7."""
+    p = 2 * (1 - NormalDist().cdf(tail_z([(8, 30, 95, 2000)])))
+    total = math.comb(2000, 30)
+    of = [math.comb(95, k) * math.comb(1905, 30 - k) / total for k in range(31)]
+    assert p == pytest.approx(2 * (sum(of[9:]) + of[8] / 2), rel=1e-3)
+    assert 1e-5 < p < 2e-4
+    halves = tail_z([(4, 15, 47, 1000), (4, 15, 48, 1000)])
+    assert halves == pytest.approx(tail_z([(8, 30, 95, 2000)]), abs=0.05), "strata that are alike say the same"
+    assert tail_z([(0, 30, 95, 2000)]) < 0
+
+
+def test_a_bad_moment_and_bad_sessions_blame_no_tenant():
+    """All bad requests are of one of twenty blocks, in which a tenant has most; or each bad session counts as one."""
+    blocks = np.arange(2000) // 100
+    tenant = (blocks == 3) & (np.arange(2000) % 10 < 7)
+    bad = (blocks == 3) & (np.arange(2000) % 3 == 0)
+    sides = bad.astype(float), (~bad).astype(float)
+    assert Table(tenant[:, None], *sides).conditional(tenant, []) > 10
+    assert abs(Table(tenant[:, None], *sides, blocks).conditional(tenant, [])) < 2
+    met = Met(tenant[:, None], *sides, *sides, block=blocks)
+    assert met.table(4.0).selected.sum() == pytest.approx(bad.sum() / 4)

@@ -20,10 +20,10 @@ def slo(objective, window="30d"):
 
 def test_the_factors_are_the_workbooks():
     assert [(r.name, r.severity, r.threshold) for r in burn_rules(slo("0.999"), WINDOWS)] == [
-        ("page-outage", "page", 500), ("page-fast", "page", Decimal("14.4")), ("page-slow", "page", 6),
-        ("ticket-fast", "ticket", 3), ("ticket-slow", "ticket", 1),
+        ("page-outage", "page", 500), ("page-outage-few", "page", 500), ("page-fast", "page", Decimal("14.4")),
+        ("page-slow", "page", 6), ("ticket-fast", "ticket", 3), ("ticket-slow", "ticket", 1),
     ]  # fmt: skip
-    assert burn_rules(slo("0.999", "28d"), WINDOWS)[1].threshold == Decimal("13.44")
+    assert burn_rules(slo("0.999", "28d"), WINDOWS)[2].threshold == Decimal("13.44")
 
 
 def firing(rule, budget, short, long):
@@ -41,24 +41,26 @@ def test_every_rule_can_fire_and_none_while_the_promise_is_kept(objective, days)
 
 
 def test_a_threshold_is_clamped_to_what_can_burn():
-    assert [r.threshold for r in burn_rules(slo("0.9"), WINDOWS)] == [5, 8, 6, 3, 1]
-    assert [float(r.threshold) for r in burn_rules(slo("0.5"), WINDOWS)] == [1.8, 1.6, 1.6, 1.6, 1]
+    assert [r.threshold for r in burn_rules(slo("0.9"), WINDOWS)] == [5, 5, 8, 6, 3, 1]
+    assert [float(r.threshold) for r in burn_rules(slo("0.5"), WINDOWS)] == [1.8, 1.8, 1.6, 1.6, 1.6, 1]
 
 
 @pytest.mark.parametrize(
     ("objective", "share"), [("0.999", 0.5), ("0.9", 0.5), ("0.89", 0.55), ("0.82", 0.9), ("0.5", 0.9)]
 )
 def test_an_outage_is_five_budgets_bad_but_never_less_than_half_nor_more_than_nine_in_ten(objective, share):
-    outage = burn_rules(slo(objective), WINDOWS)[0]
-    assert outage.name == "page-outage"
-    assert float(outage.threshold * slo(objective).budget) == pytest.approx(share)
+    outages = burn_rules(slo(objective), WINDOWS)[:2]
+    assert [outage.name for outage in outages] == ["page-outage", "page-outage-few"]
+    for outage in outages:
+        assert float(outage.threshold * slo(objective).budget) == pytest.approx(share)
 
 
 def test_rules_that_would_fire_within_the_budget_are_left_out():
-    assert [r.name for r in burn_rules(slo("0.99", "7d"), WINDOWS)] == ["page-outage", "page-fast", "page-slow"]
+    names = [r.name for r in burn_rules(slo("0.99", "7d"), WINDOWS)]
+    assert names == ["page-outage", "page-outage-few", "page-fast", "page-slow"]
     with pytest.raises(InfeasibleSlo, match=r"its window of 1d is too short to be watched.*Use 50h or more"):
         burn_rules(slo("0.99", "1d"), WINDOWS)
-    assert len(burn_rules(slo("0.99", "50h"), WINDOWS)) == 2
+    assert len(burn_rules(slo("0.99", "50h"), WINDOWS)) == 3
 
 
 @given(st.integers(0, 1000), st.integers(1, 1000))
@@ -70,7 +72,7 @@ def test_burn_and_budget_are_exact(bad, more):
 
 
 def test_both_windows_must_burn_and_the_long_one_holds_enough_bad_requests():
-    rule = burn_rules(slo("0.99"), WINDOWS)[1]
+    rule = burn_rules(slo("0.99"), WINDOWS)[2]
     hot, cold, few = Tally(100, 20), Tally(100, 14), Tally(7, 7)
     budget = Decimal("0.01")
     assert firing(rule, budget, hot, hot)
@@ -102,7 +104,7 @@ def test_the_guard_is_on_the_long_window():
 
 
 def test_exactly_at_the_factor_is_not_faster_than_it():
-    rule = burn_rules(slo("0.99"), WINDOWS)[2]
+    rule = burn_rules(slo("0.99"), WINDOWS)[3]
     assert not firing(rule, Decimal("0.01"), Tally(1000, 60), Tally(1000, 60))
     assert firing(rule, Decimal("0.01"), Tally(1000, 61), Tally(1000, 61))
 

@@ -136,17 +136,16 @@ def slowly(counts, rule, share):
             calm = at
         if judged and bad > share * judged and all_bad > share * all_ and all_bad >= rule.least_bad:
             if not found or found[-1][0] != calm:
-                found.append([calm, at])
+                found.append([calm, at, at])
             found[-1][1] = at
     burns = []
-    for calm, last in found:
+    for calm, last, fired in found:
         end = next(e for e in range(calm + 1, n) if any(c[0] for c in counts[max(0, e - short + 1) : e + 1]))
         places = range(max(0, end - short + 1), end + 2)
         first = min(places, key=lambda p: (sum(excess(c) for c in counts[places[0] : p]), -p))
         places = range(max(first, last - short + 1), last + 1)
         ended = max(places, key=lambda p: (sum(excess(c) for c in counts[places[0] : p + 1]), -p))
-        if sum(bad for _, bad in counts[first : ended + 1]) >= rule.least_bad:
-            burns.append((first, ended))
+        burns.append((first, ended, (fired, last)))
     return burns
 
 
@@ -160,9 +159,59 @@ def test_random_minutes_are_judged_as_one_by_one():
             judged = chance.randrange(5) if chance.random() < 0.7 else 0
             counts.append((judged, sum(chance.random() < rate for _ in range(judged))))
         found = Watched(minutes_of(counts, first=0), rule, HALF).stretches()
-        assert [(one.first, one.last) for one in found] == slowly(counts, rule, 0.5), counts
+        assert [(one.first, one.last, one.fired) for one in found] == slowly(counts, rule, 0.5), counts
         seen += len(found)
     assert seen > 1000
+
+
+def of_last(values, n):
+    """The sum of the last `n` values at each place."""
+    sums = np.concatenate([[0.0], values.cumsum()])
+    return sums[1:] - sums[np.maximum(np.arange(len(values)) + 1 - n, 0)]
+
+
+def fired(minutes, rule, budget):
+    """The minutes at whose ends a rule fires, and the burn rate of its short window in each."""
+    short, long = rule.short_ns // MINUTE_NS, rule.long_ns // MINUTE_NS
+    judged, bad, all_judged, all_bad = (of_last(v, n) for n in (short, long) for v in (minutes.judged, minutes.bad))
+    share = float(rule.threshold * budget)
+    over = (bad > share * judged + 1e-9) & (all_bad > share * all_judged + 1e-9) & (all_bad >= rule.least_bad)
+    return np.flatnonzero(over) + minutes.first, bad / np.maximum(judged, 1) / float(budget)
+
+
+def test_whoever_was_paged_finds_the_incident_with_the_most_urgent_rule_and_the_worst_of_it():
+    """A rule of pages fires in a minute if and only if a burn has it between its first and its last such minute."""
+    rng, slo = np.random.default_rng(8), Slo.model_validate(
+        {"name": "s", "objective": "0.95", "window": "30d", "thresholds": {"e2e": "1s"}}
+    )  # fmt: skip
+    rules = burn_rules(slo, load_windows())
+    pages = [rule for rule in rules if rule.severity == "page"]
+    seen = small = 0
+    for _ in range(60):
+        length = int(rng.integers(20, 300))
+        share = np.where(rng.random(length) < 0.1, 1, 0).cumsum()
+        share = rng.choice([0, 0, 0.02, 0.5, 0.9, 1], share[-1] + 1)[share]
+        judged = rng.poisson(rng.choice([0.3, 2, 6, 30]) * (rng.random(length) < 0.8), length)
+        minutes = Minutes(1000, judged * 1.0, rng.binomial(judged, share) * 1.0, True)
+        found = [one for one in stretches(minutes, rules, slo.budget) if one.rule.severity == "page"]
+        by_rule = {rule: fired(minutes, rule, slo.budget) for rule in pages}
+        for place, (rule, (at, burn)) in enumerate(by_rule.items()):
+            for minute in at:
+                inside = [one for one in found if one.fired[0] <= minute <= one.fired[1]]
+                assert any(
+                    pages.index(one.rule) < place
+                    or (one.rule == rule and one.peak >= burn[minute - minutes.first] - 1e-9)
+                    for one in inside
+                ), "whoever was paged"
+        all_at = {*np.concatenate([at for at, _ in by_rule.values()]).tolist()}
+        for one in found:
+            at, burn = by_rule[one.rule]
+            during = at[(at >= one.fired[0]) & (at <= one.fired[1])]
+            assert {*one.fired} <= all_at
+            assert round(one.peak, 9) in burn[during - minutes.first].round(9)
+            small += minutes.bad[one.first - 1000 : one.last + 1 - 1000].sum() < one.rule.least_bad
+        seen += len(found)
+    assert seen > 50
 
 
 def test_planted_bursts_of_a_busy_day_are_found_to_the_minute_by_the_shipped_rules():

@@ -49,7 +49,7 @@ CALLS = {
     "slos": {},
     "incidents": {},
     "requests": {"slo": "chat", "verdict": "bad", "sort": "ttft"},
-    "request": {"request_id": TRACE},
+    "request": {"trace_id": TRACE},
     "explain": {"slo": "chat"},
     "differences": {"slo": "chat"},
     "compare": {"a": {"variant": ["v1"]}, "b": {"start": "-15m"}},
@@ -159,7 +159,16 @@ def test_nine_tools_that_only_read_say_that_names_are_data(served):
     assert all(tool.description.endswith(f". {DATA}") for tool in listed), "behind what it does"
     assert all("ctx" not in tool.input_schema["properties"] for tool in listed)
     (single,) = [tool for tool in listed if tool.name == "request"]
-    assert single.input_schema["required"] == ["request_id"]
+    assert single.input_schema["required"] == ["trace_id"]
+    size = len(json.dumps([tool.model_dump(mode="json", exclude_none=True, by_alias=True) for tool in listed]))
+    assert size < 11_200, "some 2,500 tokens, which stand in every question of an agent"
+    types = [
+        one["properties"]["variant"]["type"]
+        for tool in listed
+        for one in (tool.input_schema, *tool.input_schema.get("$defs", {}).values())
+        if "variant" in one["properties"]
+    ]
+    assert {*types} == {"array"}
 
 
 SEEN = {
@@ -240,7 +249,7 @@ def test_a_call_whose_name_is_not_written_as_it_is_is_left_out():
 
 @pytest.mark.parametrize("tool", CALLS)
 def test_a_tenants_key_never_sees_another_tenant(answer, tool):
-    of_all = answer(tool, CALLS[tool] if tool != "request" else {"request_id": THEIR_TRACE})
+    of_all = answer(tool, CALLS[tool] if tool != "request" else {"trace_id": THEIR_TRACE})
     assert "globex" in text(of_all) or tool in ("explain", "compare", "check"), "the test would see it"
     own = answer(tool, CALLS[tool], key="acme")
     assert not own.is_error, text(own)
@@ -249,7 +258,7 @@ def test_a_tenants_key_never_sees_another_tenant(answer, tool):
     if tool != "request":
         return
     for asked in (THEIR_TRACE, THEIR_TRACE[:8], "globex-1"):
-        refused = answer(tool, {"request_id": asked}, key="acme")
+        refused = answer(tool, {"trace_id": asked}, key="acme")
         assert refused.is_error or THEIR_TRACE not in text(refused)
     for theirs in ({"filters": {"tenant": ["globex"]}}, {"filters": {"model": ["globex-model"]}}):
         assert json.loads(text(answer("requests", theirs, key="acme")))["total"] == 0
@@ -274,7 +283,7 @@ def someones(random, parameter):
         return {field: value if parameter == "against" else [value]}
     return random.choice(
         {
-            "request_id": [THEIR_TRACE, THEIR_TRACE[:8], THEIR_TRACE.upper(), "globex-1", "globex-request_id", TRACE],
+            "trace_id": [THEIR_TRACE, THEIR_TRACE[:8], THEIR_TRACE.upper(), "globex-1", "globex-request_id", TRACE],
             "slo": ["chat", "globex-only", "globex"],
             "verdict": ["bad", "good", "globex"],
             "status": ["error", "in_flight", "ok", "lost"],
@@ -334,9 +343,11 @@ def test_sums_are_of_the_tenant_alone(answer):
         ("explain", {"slo": "nobody"}, "no SLO is named 'nobody'; there are: chat, globex-only"),
         ("requests", {"start": "yesterday"}, "'yesterday' is not a time: write RFC 3339"),
         ("requests", {"limit": 51}, "less than or equal to 50"),
-        ("requests", {"filters": {"colour": ["red"]}}, "Extra inputs are not permitted"),
-        ("request", {"request_id": "nobody\x1b[2J"}, r"has the id nobody\x1b[2J, and no trace id begins with it"),
-        ("check", {}, "slo"),
+        ("requests", {"filters": {"colour": ["red"]}}, "there is no filters.colour; there are model, tenant"),
+        ("request", {"trace_id": "nobody\x1b[2J"}, r"has the id nobody\x1b[2J, and no trace id begins with it"),
+        ("requests", {"verdict": "poor"}, "verdict: input should be 'good', 'bad', "),
+        ("status", {"since": "-1h"}, "status takes no since, but start, end, filters"),
+        ("check", {}, "slo is missing"),
     ],
 )
 def test_what_is_wrong_is_told_in_the_collectors_words(answer, tool, arguments, told):
