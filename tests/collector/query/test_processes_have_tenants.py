@@ -16,6 +16,7 @@ OF_NAMES = {
     "(one.service, one.instance)": "likewise",
     "(process.service, process.instance)": "likewise",
     "(-(one.longest_wait_s or 0), one.service, one.instance)": "an order, and no key",
+    "(target.url, target.service, target.instance)": "of pages that are scraped: the address tells them apart",
 }
 GROUPS = re.compile(
     r"\b(?:GROUP BY|PARTITION BY|LIMIT \d+ BY)\b(.*?)(?=\b(?:HAVING|ORDER|LIMIT|ROWS|SETTINGS|WHERE)\b|$|\n\n)",
