@@ -13,7 +13,7 @@ from collector.causes.fit import MOST_SIGMA
 from collector.causes.learn import updated
 from collector.causes.model import FEATURES, LEAST_STEPS, StepModel
 from collector.causes.reasons import Reason
-from collector.causes.slower import Slower, always, than_another, than_earlier
+from collector.causes.slower import ENOUGH, Slower, always, has_slowed, than_another, than_earlier
 from collector.causes.split import COMPONENTS, OUTLIER, law_of, split
 from collector.causes.timeline import Steps, line_up
 from collector.causes.work import Work, work
@@ -112,7 +112,7 @@ def judged(recorded: Traffic, laws: Laws) -> Judged:
         components, doubt = split(recorded, steps, done, None)
         return Judged(recorded, steps, done, None, components, reason, doubt, fact)
     share = None
-    for found, of_step in _comparisons(law, laws, done.features[known]):
+    for found, of_step in _comparisons(law, laws, done, known):
         if found is not None and found.is_sure:
             fact, share = found, np.zeros(len(steps))
             share[known] = of_step
@@ -126,13 +126,15 @@ def _law(
 ) -> tuple[StepModel | None, Slower | None]:
     """The law that judges the steps, and how much slower they are than a sister's, which for that reason does not."""
     law = laws.own or laws.sister
-    pace = always(law, done.features[known], steps.duration[known]) if law else "unknown"
+    some = np.flatnonzero(known)
+    some = some[:: max(len(some) // ENOUGH, 1)]
+    pace = always(law, done.features[some], steps.duration[some]) if law else "unknown"
     if not pace or (laws.own and pace == "slower"):
         return law, None
     mine = updated(recorded, steps, done, None)
     if laws.own:  # faster than its own law: a fault has ended that was taken for what is usual
         before = replace(laws.own, coefficients=laws.own.anchor or laws.own.coefficients, cells={}, cell_steps={})
-        if not always(before, done.features[known], steps.duration[known]):
+        if not always(before, done.features[some], steps.duration[some]):
             return before, None
         return (mine if mine and mine.holds else laws.own), None
     if not (mine and mine.holds and laws.sister):
@@ -141,11 +143,11 @@ def _law(
     return mine, found if found and found.is_sure else None
 
 
-def _comparisons(law: StepModel, laws: Laws, features: Floats) -> Iterator[tuple[Slower | None, Floats]]:
+def _comparisons(law: StepModel, laws: Laws, done: Work, known: Bools) -> Iterator[tuple[Slower | None, Floats]]:
     if laws.version and laws.version.holds:
-        yield than_another(law, laws.version, features, "version")
-    if law is laws.own:
-        yield than_earlier(law, features)
+        yield than_another(law, laws.version, done.features[known], "version")
+    if law is laws.own and has_slowed(law):
+        yield than_earlier(law, done.features[known])
 
 
 def _reason(law: StepModel | None, steps: Steps, done: Work) -> Reason:

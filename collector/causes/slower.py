@@ -21,7 +21,7 @@ sister   another process of its service and variant, and always was
 _GROUP: Final = 50
 """Steps that scatter together, since slower and faster ones come in groups: so many count as one."""
 _QUARTERS: Final = 4
-_ENOUGH: Final = 400
+ENOUGH: Final = 400
 """Steps that tell how fast a device is."""
 _WEEK_NS: Final = 7 * 86400 * 10**9
 
@@ -75,10 +75,13 @@ def than_another(law: StepModel, other: StepModel, features: Floats, kind: str) 
     return found, np.where(seen, np.maximum(1 - other_ns / own_ns, 0.0), of_others)
 
 
+def has_slowed(law: StepModel) -> bool:
+    """Whether a law may be slower than the fastest that the process had, by the work of the steps that made it."""
+    return law.anchor not in ((), law.coefficients) and _times(law, law.anchor) >= 1 + LEAST_DRIFT / 2
+
+
 def than_earlier(law: StepModel, features: Floats) -> tuple[Slower | None, Floats]:
     """How much slower the law is than the fastest that the process had, and the share of each step."""
-    if law.anchor in ((), law.coefficients) or _times(law, law.anchor) < 1 + LEAST_DRIFT / 2:
-        return None, np.zeros(len(features))
     own_ns, other_ns = (np.maximum(features @ np.array(one), 1.0) for one in (law.coefficients, law.anchor))
     return slower("earlier", law, law, own_ns, other_ns), np.maximum(1 - other_ns / own_ns, 0.0)
 
@@ -90,7 +93,7 @@ def always(law: StepModel, features: Floats, duration: Floats) -> str:
     """
     if not len(duration):
         return ""
-    some = slice(None, None, max(len(duration) // _ENOUGH, 1))
+    some = slice(None, None, max(len(duration) // ENOUGH, 1))
     duration, features = duration[some], features[some]
     expected, _ = law_of(law, features)
     middles = [float(np.median(some)) for some in np.array_split(duration / expected, _QUARTERS) if len(some)]
