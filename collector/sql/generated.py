@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from tokentrail.shared.finish_reasons import ENDS
+from tokentrail.shared.finish_reasons import ENDS, NOTHING
 
 
 @cache
@@ -20,7 +20,8 @@ def generated(names: Path) -> dict[str, str]:
                     $keys_input     'a', 'b'
     """
     table = yaml.safe_load(names.read_text())
-    parts = {"end_words": f"[{_quoted(ENDS)}]", "end_kinds": f"[{_quoted(ENDS.values())}]"}
+    ends = {word: str(end) for word, end in ENDS.items()} | dict.fromkeys(NOTHING, "")
+    parts = {"end_words": f"[{_quoted(ends)}]", "end_kinds": f"[{_quoted(ends.values())}]"}
     for name, keys in (table["counts"] | table["seconds"]).items():
         has = [f"mapContains(number, '{key}')" for key in keys]
         counted = ", ".join(f"counted('{key}')" for key in keys)

@@ -17,6 +17,10 @@ from tokentrail.testing import MemoryTrail
         ("abort", "error"), ("insufficient_system_resource", "error"), ("network_error", "error"), ("ERROR", "error"),
         ("MALFORMED_FUNCTION_CALL", "error"), ("timeout", "error"), ("cancelled", "cancelled"),
         ("USER_CANCEL", "cancelled"), ("banana", "unknown"), ("OTHER", "unknown"), ("", None), ("None", None),
+        ("NULL", None), (" ", None),
+        ("ToolCalls", "ok"), ("endTurn", "ok"), ("stop sequence", "ok"), (" stop ", "ok"), ("FinishReason.STOP", "ok"),
+        ("FINISH_REASON_MAX_TOKENS", "ok"), ("InternalServerError", "error"), ("FinishReason.ABORT", "error"),
+        ("FINISH_REASON_UNSPECIFIED", "unknown"), ("a.banana", "unknown"), ("stop.", "unknown"),
     ],
 )  # fmt: skip
 def test_a_reason_says_how_an_answer_ended(reason, end):
@@ -78,6 +82,18 @@ ANSWERS = {
     "another API's": {"code": 0, "msg": "ok", "data": {"text": "a"}},
     "nobody knows": {"x": 1},
 }
+
+
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [("completed", "ok"), ("incomplete", "ok"), ("cancelled", "cancelled"), ("expired", "error"),
+     ("banana", "unknown")],
+)  # fmt: skip
+def test_the_status_of_a_response_is_read_as_a_finish_reason(told, status):
+    trail = MemoryTrail()
+    response = {"object": "response", "status": told, "output": [{"type": "message"}]}
+    observe(lambda: response, model="m", trail=trail)
+    assert attributes_of(trail)[semconv.STATUS] == status
 
 
 @pytest.mark.parametrize("name", [*(("error", name) for name in NO_ANSWERS), *(("ok", name) for name in ANSWERS)])

@@ -24,6 +24,7 @@ _OF_OTHERS: Final = (
 _ENDED: Final = {"completed": "completed", "done": "completed", "incomplete": "incomplete", "failed": "failed",
                  "cancelled": "cancelled", "canceled": "cancelled"}  # fmt: skip
 """What the last event of a response says of it, by the end of the event's type."""
+_ACCEPTED: Final = frozenset({"queued", "in_progress"})
 
 
 class Output(NamedTuple):
@@ -79,7 +80,8 @@ class Answer:
             self._stop(of(event, "stop_reason"))
             return (Output(),) if of(event, "content") is None or of(event, "content") else ()
         if of(event, "object") == "response":
-            return self._response(event)
+            status = word(of(event, "status"))
+            return self._response(event, "" if status in _ACCEPTED else status)
         if kind == "error" or of(event, "object") == "error":  # the latter from vLLM before 0.10
             self.fail(event)
         if kind == "chunk":  # openai's `client.chat.completions.stream` wraps them
@@ -163,7 +165,7 @@ class Answer:
         self._identify(response)
         self.usage.add(of(response, "usage"))
         status = word(of(response, "status"))
-        self.accepted = status in ("queued", "in_progress")
+        self.accepted = status in _ACCEPTED
         if end := _ENDED.get(status, ended):
             self._ended(reason(of(of(response, "incomplete_details"), "reason")) or end)
         if end == "failed":

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from unicodedata import category
 
+from tokentrail.shared.finish_reasons import NOTHING
+
 WORD: Final = re.compile(r"[\w.:-]{1,64}")
 """An error type or a finish reason. Longer texts and sentences could hold content or keys, and are not kept."""
 MAX_COUNT: Final = 1 << 31
-_NONE: Final = frozenset({"null", "none"})
 _OUTPUT: Final = (
     "text", "content", "function", "custom", "name", "arguments", "input", "transcript", "data", "image_url", "url",
     "b64_json", "refusal", "summary", "thinking", "thought",
@@ -43,9 +44,11 @@ def word(value: Any) -> str:
 
 
 def reason(value: Any) -> str:
-    """A finish reason. Some servers write that there is none yet as a word: `null`, or Python's `None`."""
-    known = word(value)
-    return "" if known.lower() in _NONE else known
+    """A finish reason. Some servers write that there is none yet as a word: `null`, or Python's `None`. One of several
+    words, such as "stop sequence", is joined.
+    """
+    known = word("_".join(value.split())) if isinstance(value, str) else ""
+    return "" if known.lower() in NOTHING else known
 
 
 def texts(value: Any, levels: int = _DEEPEST) -> Iterator[str]:

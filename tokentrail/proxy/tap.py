@@ -26,6 +26,8 @@ _NAMES: Final = frozenset({"choices", "type", "object", "error"})
 """Each event of the APIs that are read has one of these."""
 _COMMENT: Final = re.compile(rb"\s*:[^\r\n]*[\r\n]")
 """A line by which OpenRouter keeps a connection alive, also before an answer that is no stream."""
+_FIELD: Final = re.compile(rb"\s*(?:data|event|id|retry):")
+"""The beginning of a stream of events, whatever type its server names."""
 _THROTTLE: Final = Throttle()
 
 
@@ -53,6 +55,7 @@ class Tap:
         self._body_size = 0
         self._readable = True
         self._foreign = self._closed = False
+        self._began = self._page = False
         kind = content_type.partition(";")[0].strip().lower()
         if not plain and self._inflate is None:
             self._give_up("encoding")
@@ -61,6 +64,7 @@ class Tap:
         elif kind == "application/json" or kind.endswith("+json"):
             self._body = []
         else:
+            self._page = kind == "text/html"
             self._give_up("content_type")
 
     @property
@@ -70,9 +74,9 @@ class Tap:
 
     @property
     def whole(self) -> bool:
-        """It is over, and something was answered, as far as it could be read."""
+        """It is over, and something was answered, as far as it could be read. A page for people is no answer."""
         accepted = self._events is None and self._recording.answer.accepted
-        return self.over and (self._recording.is_whole or accepted or not self._readable)
+        return self.over and (self._recording.is_whole or accepted or not self._readable) and not self._page
 
     def read(self, chunk: bytes, at_ns: int, passed_ns: int) -> None:
         """Reads a chunk that arrived and passed at these times (unix ns)."""
@@ -86,6 +90,9 @@ class Tap:
                     self._give_up("too_large")
                 elif self._inflate.unused_data:
                     self._give_up("encoding")  # a second gzip member, or rubbish
+            if not self._began and chunk.strip():
+                self._began = True
+                self._correct(chunk.lstrip())
             if self._events is not None:
                 self._stream(self._events, chunk, at_ns)
             elif self._body is not None:
@@ -116,6 +123,13 @@ class Tap:
                     self._give_up("format")
         except Exception as error:
             self._failed(error)
+
+    def _correct(self, first: bytes) -> None:
+        """Some servers name the type of a stream for a JSON body, or the other way round: the first bytes decide."""
+        if self._events is not None and first.startswith(b"{"):
+            self._events, self._body = None, []
+        elif self._body is not None and _FIELD.match(first):
+            self._events, self._body = Events(), None
 
     def flush(self) -> None:
         """The arrivals that wait go to the trail."""

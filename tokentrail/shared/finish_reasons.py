@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
@@ -42,19 +43,34 @@ _WORDS: Final[dict[End, str]] = {
 }
 ENDS: Final = {word: end for end, words in _WORDS.items() for word in words.split()}
 """The end of each known word, in lower case and with `_` between its parts."""
-_NOTHING: Final = frozenset({"", "null", "none"})
+NOTHING: Final = ("null", "none")
+"""Words by which some servers write that there is no reason."""
 _GRAVEST: Final = (End.ERROR, End.CANCELLED, End.UNKNOWN, End.REFUSED, End.OK)
+_ENUM: Final = re.compile(r"^[A-Za-z]+[.](\w)")
+_JOINT: Final = re.compile(r"([a-z0-9])([A-Z])")
+_PREFIX: Final = re.compile(r"^finish_reason_(\w)")
 
 
 def end_of(reason: str) -> End | None:
     """The end that a finish reason tells, in any spelling; None without one. A word that nobody knows is `unknown`.
 
-    "stop", "MAX_TOKENS" and "tool-calls" are ok, "content_filter" is refused, "abort" an error, "banana" unknown
+    "stop", "MAX_TOKENS", "tool-calls" and "FinishReason.STOP" are ok, "content_filter" is refused, "abort" an error,
+    "banana" unknown
     """
     if known := ENDS.get(reason):
         return known
-    word = reason.strip().lower().replace("-", "_").replace(" ", "_")
-    return None if word in _NOTHING else ENDS.get(word, End.UNKNOWN)
+    word = spelled(reason)
+    return None if not word or word in NOTHING else ENDS.get(word, End.UNKNOWN)
+
+
+def spelled(reason: str) -> str:
+    """A finish reason as the table spells it. `collector/sql/schema/parts/end_of.sql` has the same steps.
+
+    "MAX_TOKENS", "max-tokens", "maxTokens", "FINISH_REASON_MAX_TOKENS" and a member of an enum as Python prints it,
+    "FinishReason.MAX_TOKENS", are all "max_tokens"
+    """
+    word = _JOINT.sub(r"\1_\2", _ENUM.sub(r"\1", reason.strip()))
+    return _PREFIX.sub(r"\1", word.lower().replace("-", "_").replace(" ", "_"))
 
 
 def worst(reasons: Iterable[str]) -> tuple[End | None, str]:

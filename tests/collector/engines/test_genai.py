@@ -231,9 +231,12 @@ def test_a_usage_of_zeros_stands_for_none_in_spans_of_agents(module_store, scope
 
 
 def test_finish_reasons_in_every_form(module_store):
-    forms = [["stop", "length"], '["stop", "length"]', "stop"]
+    forms = [["stop", "length"], '["stop", "length"]', "stop", ["stop", "banana", "abort"], '["stop", "abort"]',
+             ["stop", "banana"], [], "[null]", "[", "FinishReason.ABORT"]  # fmt: skip
     rows = insert_each(module_store, *({"gen_ai.response.finish_reasons": reasons} for reasons in forms))
-    assert [row["finish_reason"] for row in rows] == ["stop"] * 3
+    told = [*["stop"] * 3, "abort", "abort", "banana", "", "", "", "FinishReason.ABORT"]
+    ends = [*["ok"] * 3, "error", "error", "unknown", "ok", "ok", "ok", "error"]
+    assert [(row["finish_reason"], row["status"]) for row in rows] == list(zip(told, ends, strict=True))
 
 
 def test_a_client_that_stopped_waiting_cancelled(module_store):

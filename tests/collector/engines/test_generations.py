@@ -114,6 +114,8 @@ MAKERS = {
     "opentelemetry.instrumentation.openai.v1": lambda reason: CALL | {"gen_ai.response.finish_reasons": [reason]},
     "openinference.instrumentation.openai": lambda reason: {"openinference.span.kind": "LLM",
                                                             "llm.finish_reason": reason},
+    "openinference.instrumentation.any": lambda reason: CALL | {"openinference.span.kind": "LLM",
+                                                               "gen_ai.response.finish_reasons": [reason]},
     "langfuse-sdk": lambda reason: {"langfuse.observation.type": "generation",
                                     "langfuse.observation.metadata.finish_reason": reason},
     "com.anthropic.claude_code.tracing": lambda reason: {"span.type": "llm_request", "stop_reason": reason},
@@ -121,7 +123,8 @@ MAKERS = {
 ENDED = {
     "stop": ("ok", ""), "CONTENT_FILTER": ("ok", ""), "abort": ("error", "abort"), "error": ("error", ""),
     "insufficient_system_resource": ("error", "insufficient_system_resource"), "cancelled": ("cancelled", ""),
-    "network-error": ("error", "network-error"), "banana": ("unknown", ""),
+    "network-error": ("error", "network-error"), "banana": ("unknown", ""), "ToolCalls": ("ok", ""),
+    "FinishReason.MAX_TOKENS": ("ok", ""),
 }  # fmt: skip
 
 

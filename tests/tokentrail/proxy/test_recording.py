@@ -202,6 +202,22 @@ def test_comments_before_an_answer_and_slashes_around_a_path_say_nothing(before,
     assert (given[semconv.STATUS], given[semconv.OUTPUT_TOKENS]) == ("ok", 5)
 
 
+def test_the_first_bytes_of_an_answer_decide_whether_it_is_a_stream():
+    said = {"choices": [{"message": {"content": "ab"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 5}}
+    given = recorded(STREAMED, *chunked(b" ", json.dumps(said).encode()), END)[0].attributes
+    assert (given[semconv.STATUS], given[semconv.OUTPUT_TOKENS]) == ("ok", 5)
+    given = recorded(STREAMED, *chunked(b'{"error": {"code": 502}}'), END)[0].attributes
+    assert (given[semconv.STATUS], given[semconv.ERROR_TYPE]) == ("error", "502")
+    head = STREAMED.replace(b"text/event-stream", b"application/json")
+    request, tokens, _ = recorded(head, *chunked(delta("a"), delta("b", finish="stop"), USAGE, DONE), END)
+    assert (request.attributes[semconv.STATUS], request.attributes[semconv.OUTPUT_TOKENS], len(tokens)) == ("ok", 40, 2)
+
+
+def test_a_page_for_people_is_no_answer():
+    given = recorded(STREAMED.replace(b"text/event-stream", b"text/html"), *chunked(b"<p>log in"), END)[0].attributes
+    assert (given[semconv.STATUS], given[semconv.ERROR_TYPE]) == ("error", "upstream_incomplete")
+
+
 def test_several_choices_have_tokens_of_their_own():
     parts = (delta("a"), delta("b", index=1), delta("c", index=1, finish="stop"), delta("d", finish="length"), DONE)
     request, tokens, _ = recorded(STREAMED, *chunked(*parts), END, body={**BODY, "n": 2})

@@ -31,13 +31,15 @@ WITH
     scope = 'openinference.instrumentation.openai_agents' AND text['output.value'] = '' AND told_output IS NULL
         -- One of DSPy whose task was cancelled has no status either.
         OR scope = 'openinference.instrumentation.dspy' AND text['output.value'] = '' AND status_code = 0 AS has_no_answer,
-    ifNull(if(failed, gave_up(exception), status_code = 0 AND stream = 1 AND text['llm.finish_reason'] = '' OR has_no_answer), false)
+    ifNull(if(failed, gave_up(exception), status_code = 0 AND stream = 1 AND reason = '' OR has_no_answer), false)
         AS is_cancelled,
     $unless_more AS unless_more,
     $end_of AS end_of,
     $status_of_end AS status_of_end,
     $error_of_end AS error_of_end,
-    end_of(text['llm.finish_reason']) AS ended,
+    -- With both families of names, the reason may be in the conventions' alone.
+    if(text['llm.finish_reason'] != '', text['llm.finish_reason'], $finish_reason) AS reason,
+    end_of(reason) AS ended,
     counted('llm.token_count.prompt') AS input,
     counted('llm.token_count.prompt_details.cache_read') AS cached,
     counted('llm.token_count.completion') AS told_output,
@@ -60,8 +62,8 @@ SELECT
     text['tokentrail.slo_class'] AS slo_class,
     $genai_labels AS labels,
     status_of_end(is_cancelled, failed, ended, false) AS status,
-    error_of_end(is_cancelled, exception, ended, text['llm.finish_reason']) AS error_type,
-    text['llm.finish_reason'] AS finish_reason,
+    error_of_end(is_cancelled, exception, ended, reason) AS error_type,
+    reason AS finish_reason,
     unless_more(input, cached, input) AS input_tokens,
     unless_more(n, reasoning, n) AS output_tokens,
     unless_more(cached, cached, input) AS cached_tokens,
