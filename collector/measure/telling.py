@@ -12,7 +12,7 @@ import numpy as np
 
 from collector.answer import Answer
 from collector.measure.arrivals import AT_ARRIVAL
-from collector.measure.chance import Bools, Floats, Ints
+from collector.measure.chance import Bools, Floats
 from collector.measure.exact import FEW, tail_z
 from collector.slo.counts import Number, as_number
 
@@ -104,13 +104,10 @@ class Table:
     """Shape (groups, conditions)."""
     selected: Floats
     others: Floats
-    block: Ints | None = None
-    """The block of time of each group: requests are compared with those of their time."""
 
     def where(self, inside: Bools) -> Table:
         """These groups alone."""
-        block = None if self.block is None else self.block[inside]
-        return Table(self.met[inside], self.selected[inside], self.others[inside], block)
+        return Table(self.met[inside], self.selected[inside], self.others[inside])
 
     def conditional(self, column: Bools, known: Sequence[Bools]) -> float:
         """The z value of a condition where the requests that agree in the `known` ones are compared.
@@ -118,8 +115,7 @@ class Table:
         Mantel and Haenszel: Statistical aspects of the analysis of data from retrospective studies of disease, Journal
         of the National Cancer Institute 22, 1959.
         """
-        strata = np.zeros(len(column), np.int64) if self.block is None else self.block << len(known)
-        strata = strata + sum((one.astype(np.int64) << i for i, one in enumerate(known)), np.zeros_like(strata))
+        strata = sum((one.astype(np.int64) << i for i, one in enumerate(known)), np.zeros(len(column), np.int64))
         place = np.unique(strata, return_inverse=True)[1]
         a, m1 = np.bincount(place, self.selected * column), np.bincount(place, self.selected)
         n1 = a + np.bincount(place, self.others * column)
