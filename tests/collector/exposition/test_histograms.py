@@ -97,7 +97,8 @@ def test_requests_of_one_token_are_counted_as_an_engine_sends_them(rows):
 
 FIRST_TOKEN = ("gen_ai.latency.time_to_first_token", "gen_ai.response.time_to_first_chunk")
 ONE_TOKEN = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
-OF_ENGINES = {"gen_ai.latency.e2e": 0.6, "gen_ai.operation.name": "chat", "module": "sglang::request"}
+OF_GENAI = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+OF_ENGINES = OF_GENAI | {"gen_ai.latency.e2e": 0.6, "module": "sglang::request"}
 
 
 def test_exemplars_lead_from_a_bucket_to_a_trace(client, arrive, rows):

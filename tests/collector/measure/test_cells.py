@@ -327,7 +327,7 @@ def test_gauges_say_what_rules_need_without_arithmetic(evaluate, rows):
     assert value("budget_left_ratio") == slo.budget_left == 0.5
     assert value("exhaustion_seconds") == slo.exhausted_in_s == pytest.approx(30 * 86400 * 0.5 / 0.5)
     burn = {s.labels["window"]: s.value for s in gauges["tokentrail_slo_burn_rate"].samples}
-    assert burn == dict.fromkeys(("1m", "5m", "30m", "1h", "2h", "6h", "1d", "3d"), 0.5)
+    assert burn == dict.fromkeys(("1m", "5m", "20m", "30m", "1h", "2h", "6h", "1d", "3d"), 0.5)
     info = gauges["tokentrail_slo_info"].samples[0].labels
     assert info == {"slo": "s0", "hash": slo.hash, "owner": "ana", "team": "serving"}
     assert evaluate([{"owner": "bo"}])["s0"].hash == slo.hash
