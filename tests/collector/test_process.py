@@ -152,7 +152,8 @@ def test_what_clickhouse_needs_of_the_system_is_named_when_it_is_missing(tmp_pat
     monkeypatch.setenv(name, value)
     ended = forked.run("collector.__main__", "--data-dir", tmp_path / "data")
     assert ended.returncode == 1
-    (line,) = ended.stderr.splitlines()
+    keys, line = ended.stderr.splitlines()
+    assert "keys are those of " in keys
     assert "cannot start: chDB cannot be loaded: " in line
     assert said in line
     assert name in line.rpartition(said)[2]

@@ -37,6 +37,14 @@ class WrongUse(TyperCommand):
                 vars(error)["exit_code"] = USAGE
             raise
 
+    def invoke(self, ctx: Any) -> Any:
+        """What the command returns. Raises typer's error of an option that the command itself finds wrong."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            vars(error)["exit_code"] = USAGE
+            raise
+
 
 UNWRAPPED = 1_000_000
 """Columns of an output that is no terminal: a line of a table stays one line for grep and awk."""

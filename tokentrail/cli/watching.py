@@ -41,7 +41,7 @@ def slos(
     action: Annotated[
         Literal["init"] | None,
         typer.Argument(
-            metavar="init", help="init: print a starter SLO file from what was seen, with P95 × 1.3 as thresholds."
+            metavar="[init]", help="init: print a starter SLO file from what was seen, with P95 × 1.3 as thresholds."
         ),
     ] = None,
     api: ApiUrl = "http://127.0.0.1:8080",
@@ -53,7 +53,7 @@ def slos(
     slo_class: Classes = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the SLOs over their own windows: attainment, budget, burn, and the tenants of each."""
+    """List the SLOs over their own windows: attainment, budget, burn, tenants. With init, print a starter file."""
     from tokentrail.cli import slos_init
     from tokentrail.cli import status as status_
 

@@ -40,7 +40,9 @@ def test_rows_have_every_field_of_the_contract(api, rows):
         "kv_transfer_s": None, "labels": {},
         "stalled_s": None, "first_visible_s": 8e-9, "wait_batch_s": None, "wait_tokens_s": None, "wait_kv_s": 5e-9,
         "wait_priority_s": 6e-9, "drafted_tokens": None, "accepted_tokens": 3,
-        "perplexity": 1.5, "mean_entropy": 1.25, "weight": 1.0, "hops": [], "gap_s": 9e-6, "gap_index": 4,
+        "image_input_tokens": None, "audio_input_tokens": None, "image_output_tokens": None,
+        "audio_output_tokens": None, "perplexity": 1.5, "mean_entropy": 1.25,
+        "weight": 1.0, "hops": [], "gap_s": 9e-6, "gap_index": 4,
         "verdict": "good", "verdicts": [{"slo": "all", "verdict": "good", "missed": []}],
     }  # fmt: skip
 

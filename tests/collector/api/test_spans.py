@@ -105,7 +105,10 @@ def test_names_are_counted_with_the_keys_that_their_spans_have(api, spans):
     assert api("spans/names", start="-4s", end="-3s")["names"] == []
 
 
-@pytest.mark.parametrize("params", [{"model": "m"}, {"limit": 1001}, {"start": "-1m", "end": "-2m"}])
+@pytest.mark.parametrize(
+    "params",
+    [{"model": "m"}, {"limit": 1001}, {"start": "2026-11-21T09:59:00Z", "end": "2026-11-21T09:58:00Z"}],
+)
 def test_a_wrong_parameter_is_refused(api, spans, params):
     assert api.client.get("/api/v1/spans", params=params).status_code == 400
 
