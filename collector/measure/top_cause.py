@@ -208,29 +208,32 @@ def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reas
     looked = _looked_at(reader, window, burns)
     told = [(one, found, _text(reader, window, one, found)) for one, found in zip(burns, looked, strict=True)]
     unknown = [Reason(one.slo.name, one.tenant, text, {}, []) for one, found, text in told if not found.blamed]
-    explained = [(one, found.blamed, text) for one, found, text in told if found.blamed]
+    explained = [
+        (one, blamed, text, Victims.of(blamed.lost, blamed.beyond, blamed.top.cause))
+        for one, found, text in told
+        if (blamed := found.blamed)
+    ]
     if not explained:
         return unknown
-    victims = {one: Victims.of(blamed.lost, blamed.beyond, blamed.top.cause) for one, blamed, _ in explained}
-    of_cause = [(blamed.top.cause, victims[one]) for one, blamed, _ in explained]
+    of_cause = [(blamed.top.cause, victims) for _, blamed, _, victims in explained]
     inflicted = read_inflicted(reader, [of for cause, of in of_cause if cause in OF_PROMPTS])
     held = read_held(reader, [of for cause, of in of_cause if cause in HELD])
     # Soon after a deployment, no process of the variant before has requests any more.
     processes = read_processes(reader, replace(window, start_ns=max(0, window.end_ns - HOUR_NS)))
 
-    def culprits(one: Burning, blamed: Blamed) -> Iterator[Culprit]:
+    def culprits(blamed: Blamed, victims: Victims) -> Iterator[Culprit]:
         cause = blamed.top.cause
         lost = lost_at(blamed.lost, blamed.beyond, cause)
         yield from of_processes(lost, processes, cause)
         if cause in OF_PROMPTS:
             yield from inflicting_tenants(inflicted, lost)
         elif cause in HELD:
-            yield from of_holders(held, victims[one], cause)
+            yield from of_holders(held, victims, cause)
 
     known = (
         Reason(one.slo.name, one.tenant, text, blamed.shares, [*worst.values()])
-        for one, blamed, text in explained
-        for worst in [{who.by: who for who in reversed([*culprits(one, blamed)])}]
+        for one, blamed, text, victims in explained
+        for worst in [{who.by: who for who in reversed([*culprits(blamed, victims)])}]
     )
     return [*unknown, *known]
 
