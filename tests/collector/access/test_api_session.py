@@ -2,7 +2,7 @@
 
 import json
 import threading
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -61,7 +61,7 @@ class TestSession:
 
     def test_the_windows_of_a_tenant_select_its_requests(self):
         """The store hides the rows of others, too: a server's settings must not be all that does."""
-        reader = Reader(Mock(clock=lambda: NOW), "acme")
+        reader = Reader(MagicMock(clock=lambda: NOW), "acme")
         assert ["acme"] in WindowQuery().window(reader).filter.parameters.values()
         assert ["acme"] in reader.tenant_filter.parameters.values()
 
