@@ -47,6 +47,7 @@ SLO |= {"groups_total": 1}
 BOX = {"severity": "page", "firing": True, "until_ns": None, "title": NAME, "sentence": NAME, "links": [], "inside": []}
 VERDICT = {"state": "broken", "sentence": NAME, "who": NAME, "why": NAME, "without": None, "slos": [SLO]}
 VERDICT |= {"links": [{"page": "explore", "params": {"slo": NAME}}], "boxes": [BOX | {"sentence": ""}, BOX]}
+VERDICT |= {"slo_file_problem": None}
 INCIDENT = {"severity": "page", "firing": True, "cause": "engine_hung", "start": "2026-11-24T10:00:00Z", "end": None}
 INCIDENT |= {"requests_affected": 3, "slo": None, "tenant": None, "title": NAME}
 INCIDENT |= {"service": NAME, "instance": "", "process_tenant": NAME}

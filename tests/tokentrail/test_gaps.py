@@ -235,7 +235,7 @@ def test_an_answer_has_128_choices():
 @pytest.mark.parametrize(("kind", "is_summary"), [("text", False), ("summary", True), ("encrypted", True)])
 def test_details_of_reasoning_say_whether_it_is_whole(kind, is_summary):
     answer = Answer()
-    answer.read({"choices": [{"index": 0, "delta": {"reasoning_details": [{"type": f"reasoning.{kind}"}]}}]})
+    [*answer.read({"choices": [{"index": 0, "delta": {"reasoning_details": [{"type": f"reasoning.{kind}"}]}}]})]
     assert answer.summarised == is_summary
 
 

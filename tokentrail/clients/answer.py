@@ -123,10 +123,10 @@ class Answer:
             delta = of(choice, "delta")
             pieces = self._divide(delta, choice) if delta else divide(of(choice, "message"), choice)
             told = of(choice, "text")
-            if pieces is None and not (told and (self.began or draws(str(told)))):
-                continue
             said, thought, summarised = pieces or Pieces(0, 0)
             self.summarised = self.summarised or summarised
+            if not (said or thought) and not (told and (self.began or draws(str(told)))):
+                continue
             outputs.append(Output(index, said + size(told), thought))
         return self._live(event, outputs)
 

@@ -67,7 +67,7 @@ def divide(delta: Any, mark: Any = None, *, begins: bool = False) -> Pieces | No
         thoughts, said = [*thoughts, said], []
     thought = max((size(piece) for piece in thoughts), default=0) + size(_with_text(inner))
     if not said and not thought:
-        return None
+        return Pieces(0, 0, summarised) if summarised else None
     if begins and not _draw((*said, *thoughts, *inner)):
         return None
     return Pieces(sum(map(size, said)), thought, summarised)
