@@ -190,6 +190,13 @@ def monitoring(folder: Path, jobs: list[dict[str, Any]], hook: str, *, times_fas
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    with running_servers(folder, prometheus, alertmanager):
+        yield
+
+
+@contextlib.contextmanager
+def running_servers(folder: Path, prometheus: int, alertmanager: int) -> Iterator[None]:
+    """A Prometheus and an Alertmanager on these ports, with prometheus.yml and alertmanager.yml of a folder."""
     commands = [
         ["prometheus-alertmanager", f"--config.file={folder}/alertmanager.yml", f"--storage.path={folder}/am",
          f"--web.listen-address=127.0.0.1:{alertmanager}", "--cluster.listen-address="],

@@ -76,12 +76,7 @@ class Differences(Answer):
 
 
 def differences(
-    reader: Reader,
-    window: Window,
-    selected: Fragment,
-    compared: Fragment,
-    *,
-    whole: bool = True,
+    reader: Reader, window: Window, selected: Fragment, compared: Fragment, *, whole: bool = True
 ) -> Differences:
     """What is different about the `selected` ones of the requests of a window that are `compared`.
 
@@ -127,13 +122,7 @@ def _classes(sizes: Mapping[str, Sequence[float]]) -> dict[str, Fragment]:
     return columns
 
 
-def _met(
-    reader: Reader,
-    window: Window,
-    rows_of: Fragment,
-    selected: Fragment,
-    conditions: Sequence[Fragment],
-) -> Met:
+def _met(reader: Reader, window: Window, rows_of: Fragment, selected: Fragment, conditions: Sequence[Fragment]) -> Met:
     bits = " + ".join(f"bitShiftLeft(toUInt32({one.sql}), {i})" for i, one in enumerate(conditions))
     fragments = {
         "filter": window.filter,

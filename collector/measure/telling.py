@@ -187,10 +187,7 @@ def rank(condition: Trait) -> int:
 def _more_together(table: Table, i: int, j: int, tried: int) -> bool:
     """Each of two conditions matters among the requests that meet the other."""
     return all(
-        is_significant(
-            table.where(inside).conditional(column[inside], []),
-            tried,
-        )
+        is_significant(table.where(inside).conditional(column[inside], []), tried)
         for inside, column in ((table.met[:, i], table.met[:, j]), (table.met[:, j], table.met[:, i]))
     )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ import typer
 import yaml
 
 from alerts.generate import generate
+from benchmarks.alerts import running_servers
 from collector.http_server import HttpServer
 from collector.service import build_api
 from collector.slo.model import load_slos
@@ -127,20 +127,8 @@ def monitoring(folder: Path, slos: Path, collector: str, hook: str) -> Iterator[
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{ports[0]}"]}]}]},
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    commands = [
-        ["prometheus-alertmanager", f"--config.file={folder}/alertmanager.yml", f"--storage.path={folder}/am",
-         f"--web.listen-address=127.0.0.1:{ports[0]}", "--cluster.listen-address="],
-        ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",
-         f"--web.listen-address=127.0.0.1:{ports[1]}"],
-    ]  # fmt: skip
-    with (folder / "monitoring.log").open("wb") as log:
-        running = [subprocess.Popen(command, stdout=log, stderr=log) for command in commands]
-    try:
+    with running_servers(folder, ports[1], ports[0]):
         yield
-    finally:
-        for process in running:
-            process.terminate()
-            process.wait(60)
 
 
 def play(rows: Rows, live: Any, well_s: float, fault_s: float, after_s: float) -> None:
