@@ -231,8 +231,12 @@ def faulty(rows, live, now):
     for of, (cause, _) in FAULTS.items():
         own = {"ended": now, "ingested_at": now, "segment": "one", "service": of, "model": of}
         slow = own | {"e2e": 2 * SECOND, "ttft_ns": SECOND, "tpot_ns": 1e7, "tenant": "victim"}
+        if cause == "wait_batch":  # who waits has no place
+            slow |= {"queue_ns": SECOND}
         fast = own | {"ttft_ns": SECOND // 10, "queue_ns": 1, "tenant": "victim"}
-        large = fast | {"e2e": 60 * SECOND, "input_tokens": 9999, "tenant": f"{of}-bulk"}
+        # A prompt makes those wait that are there while it is computed; an answer holds its place all the time.
+        length = 2 * SECOND + 1 if of == "long" else 60 * SECOND
+        large = fast | {"e2e": length, "input_tokens": 9999, "tenant": f"{of}-bulk"}
         asked += [(slow, {f"ttft_{cause}_us": 10**6})] * BAD + [(fast, {"ttft_busy_us": 10**5})] * (GOOD - 1)
         asked.append((large, {"inflicted_us": 10**6 * BAD} if of == "long" else {}))
     made = rows.requests([fields for fields, _ in asked])
