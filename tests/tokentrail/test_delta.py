@@ -12,7 +12,7 @@ from tokentrail.clients.recording import Recording
 THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "abc"}]}
 ENCRYPTED = {"type": "reasoning.encrypted", "data": "xxxx"}
 DIVIDED = {
-    # A delta, the bytes of its text and of its thoughts; None: neither.
+    # A delta, the bytes of its text and of its thoughts, 0 and 0 for thoughts that are hidden; None: neither.
     "text": ({"content": "ab"}, (2, 0)),
     "nothing": ({"role": "assistant", "content": ""}, None),
     "a list of texts": ({"content": [{"type": "text", "text": "ab"}, {"type": "text", "text": "c"}]}, (3, 0)),
@@ -26,7 +26,7 @@ DIVIDED = {
     "the same under two names": ({"reasoning": "abc", "reasoning_content": "abc"}, (0, 3)),
     "details alone": ({"reasoning_details": [{"type": "reasoning.text", "text": "abc"}]}, (0, 3)),
     "details beside": ({"reasoning": "abc", "reasoning_details": [{"type": "reasoning.text", "text": "abc"}]}, (0, 3)),
-    "encrypted details": ({"reasoning_details": [ENCRYPTED]}, None),
+    "encrypted details": ({"reasoning_details": [ENCRYPTED]}, (0, 0)),
     "encrypted beside a text": ({"content": "a", "reasoning_details": [ENCRYPTED]}, (1, 0)),
     "blocks": ({"thinking_blocks": [{"type": "thinking", "thinking": "abc", "signature": "x" * 9}]}, (0, 3)),
     "a redacted block": ({"thinking_blocks": [{"type": "redacted_thinking", "data": "xxxx"}]}, None),

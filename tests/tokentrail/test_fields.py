@@ -14,8 +14,11 @@ def test_a_text_has_at_most_256_characters():
     assert [len(fields.text("é" * length)) for length in (255, 256, 257, 1000)] == [255, 256, 256, 256]
 
 
-@pytest.mark.parametrize(("value", "reason"), [("stop", "stop"), ("null", ""), ("None", ""), ("two words", "")])
-def test_a_reason_that_says_none_is_empty(value, reason):
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [("stop", "stop"), ("null", ""), ("None", ""), ("stop sequence", "stop_sequence"), ("It ended, so.", "")],
+)
+def test_a_reason_is_a_word_or_words_joined_and_none_is_empty(value, reason):
     assert fields.reason(value) == reason
 
 

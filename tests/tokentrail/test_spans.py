@@ -83,7 +83,7 @@ def attributes_of(started, ended, end, emitted, phases, weight):
     if emitted.tokens:
         known[semconv.TIME_TO_FIRST_TOKEN] = (emitted.first - T0) / 1e9
         known[semconv.TIME_TO_LAST_TOKEN] = (emitted.last - T0) / 1e9
-        silence = 0 if ended.status is Status.OK else end - emitted.last
+        silence = end - emitted.last if ended.status in (Status.ERROR, Status.CANCELLED) else 0
         known[semconv.LONGEST_GAP] = max(emitted.gap, silence) / 1e9
         if silence > emitted.gap and not emitted.choices:
             known[semconv.LONGEST_GAP_INDEX] = emitted.tokens

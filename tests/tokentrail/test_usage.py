@@ -147,7 +147,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("api", ENDS)
-@pytest.mark.parametrize("reason", ["", "null", "None", "none", "NULL", None, "two words", 5])
+@pytest.mark.parametrize("reason", ["", "null", "None", "none", "NULL", None, "Une phrase, mot à mot.", 5])
 def test_a_finish_reason_that_says_nothing_ends_nothing(trail, api, reason):
     recording = Recording(start(trail))
     recording.event(ENDS[api](reason), T0)
