@@ -36,9 +36,9 @@ from fastapi.testclient import TestClient
 from alerts.generate import generate
 from alerts.text import fill, template
 from benchmarks.report import JsonPath, Quick, publish
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
 from collector.slo.model import Slo
-from collector.status import IngestStatus
 from tests.collector.rows import NOW, SECOND, Rows
 from tests.support.stores import open_new_store
 from tokentrail.cli.processes import free_port

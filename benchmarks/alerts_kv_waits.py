@@ -14,8 +14,8 @@ import typer
 from numpy.typing import NDArray
 
 from benchmarks.report import JsonPath, Quick, publish
-from collector.causes.model import FEATURES
-from collector.causes.simulate import Device, Scheduling, simulate
+from collector.causes.split.model import FEATURES
+from collector.causes.split.simulate import Device, Scheduling, simulate
 from collector.slo.conditions import load_conditions
 
 STEP_NS = 30 * 10**9

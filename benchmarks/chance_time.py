@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.measure.chance import Floats, Ratios
-from collector.measure.check import Share, against_objective
-from collector.measure.sides import Rows, alike_samples
-from collector.measure.wandering import BLOCKS
+from collector.compare.chance import Floats, Ratios
+from collector.compare.check import Share, against_objective
+from collector.compare.sides import Rows, alike_samples
+from collector.compare.wandering import BLOCKS
 
 NOISE: Final = {"steady": 0, "30 s": 30, "2 min": 120, "10 min": 600}
 """For how long the noise of each side remembers, in seconds."""

@@ -39,8 +39,8 @@ from benchmarks.ingest_processes import (
     wait_until_stored,
 )
 from benchmarks.report import JsonPath, Quick, publish
-from collector.receive.tokens import token_columns
-from collector.signals import TRACES
+from collector.otlp.signals import TRACES
+from collector.otlp.tokens import token_columns
 from collector.store import Store
 from collector.store.definitions import statements, without_comments
 from collector.store.insert import insert_otlp

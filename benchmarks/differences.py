@@ -18,10 +18,10 @@ import numpy as np
 import typer
 
 from benchmarks.report import JsonPath, Quick, publish
-from collector.measure.arrivals import UNKNOWN
-from collector.measure.candidates import NO_CLASS, Candidate, Met, candidates, told
-from collector.measure.chance import Bools, Floats, Ints
-from collector.measure.telling import Difference, Trait
+from collector.causes.answer.arrivals import UNKNOWN
+from collector.compare.candidates import NO_CLASS, Candidate, Met, candidates, told
+from collector.compare.chance import Bools, Floats, Ints
+from collector.compare.telling import Difference, Trait
 
 REQUESTS: Final = 3000
 BASE: Final = 0.05

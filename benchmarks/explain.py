@@ -18,12 +18,12 @@ import typer
 from numpy.typing import NDArray
 
 from benchmarks.report import JsonPath, Quick, publish
-from collector.causes.culprits import culprits_of
-from collector.causes.explain import UNKNOWN_US, Explained, explain_process
-from collector.causes.learn import learn
-from collector.causes.model import StepModel
-from collector.causes.names import PARTS, load_causes
-from collector.causes.replay import LEAVABLE, replay
+from collector.causes.split.culprits import culprits_of
+from collector.causes.split.learn import learn
+from collector.causes.split.model import StepModel
+from collector.causes.split.names import PARTS, load_causes
+from collector.causes.split.replay import LEAVABLE, replay
+from collector.causes.split.requests import UNKNOWN_US, Explained, explain_process
 from tests.support.fault_catalogue import CATALOGUE, Case, Fault, reference_run
 from tests.support.second_engine import LAW as SHAPE
 from tests.support.second_engine import SHOWN, victims_of, worst_of

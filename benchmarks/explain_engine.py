@@ -20,11 +20,11 @@ import typer
 
 from benchmarks.explain import Parts, seconds
 from benchmarks.report import JsonPath, Quick, publish
-from collector.causes.culprits import culprits_of
-from collector.causes.explain import explain_process
-from collector.causes.learn import learn
-from collector.causes.model import StepModel
-from collector.causes.names import PARTS, load_causes
+from collector.causes.split.culprits import culprits_of
+from collector.causes.split.learn import learn
+from collector.causes.split.model import StepModel
+from collector.causes.split.names import PARTS, load_causes
+from collector.causes.split.requests import explain_process
 from tests.support.simulated_engine import MS, Faults, Load, Run, S, chats, run
 from tests.support.torch_engine import tiny_model, torch_device, within
 

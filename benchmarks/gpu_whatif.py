@@ -16,9 +16,9 @@ import numpy as np
 import typer
 
 from benchmarks.report import JsonPath, publish
-from collector.causes.replay import replay
-from collector.causes.simulate import Scheduling
-from collector.signals import TRACES
+from collector.causes.split.replay import replay
+from collector.causes.split.simulate import Scheduling
+from collector.otlp.signals import TRACES
 from collector.store.insert import insert_otlp
 from tests.support.recorded_columns import Tables, processes
 from tests.support.recordings import join

@@ -16,8 +16,8 @@ from typing import Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from collector.receive.tokens import Columns, token_columns
-from collector.signals import TRACES
+from collector.otlp.signals import TRACES
+from collector.otlp.tokens import Columns, token_columns
 from collector.store import Store
 from collector.store.insert import insert_block, insert_otlp, native_block
 from collector.store.parts import row_count

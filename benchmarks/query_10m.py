@@ -35,15 +35,15 @@ from fastapi.testclient import TestClient
 
 from benchmarks.chart import growth_chart
 from benchmarks.report import JsonPath, Quick, publish
-from collector.causes.names import PARTS
-from collector.measure.itl import itl
-from collector.measure.window import Window
-from collector.query.past_days import partition
-from collector.query.queries import Queries
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.ask.past_days import partition
+from collector.ask.queries import Queries
+from collector.ask.window import Window
+from collector.base.status import IngestStatus
+from collector.causes.split.names import PARTS
+from collector.numbers.itl import itl
 from collector.slo.model import Slo, load_slos
 from collector.sql.fragment import TRUE
-from collector.status import IngestStatus
 from collector.store import Store
 from collector.store.definitions import statements, without_comments
 from collector.store.schema import apply_schema

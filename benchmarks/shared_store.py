@@ -24,10 +24,10 @@ import typer
 from benchmarks.query_10m import fill
 from benchmarks.report import JsonPath, Quick, publish
 from collector.api.session import QueryLimits
-from collector.http_server import HttpServer
-from collector.service import build_api
-from collector.signals import TRACES
-from collector.status import IngestStatus
+from collector.app.http_server import HttpServer
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
+from collector.otlp.signals import TRACES
 from collector.store import Store
 from collector.store.insert import insert_otlp
 from collector.store.schema import apply_schema

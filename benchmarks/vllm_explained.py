@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.vllm_clients import LONG_PROMPT
-from collector.causes.culprits import culprits_of
-from collector.causes.explain import explain_process
-from collector.causes.names import PARTS
-from collector.signals import TRACES
+from collector.causes.split.culprits import culprits_of
+from collector.causes.split.names import PARTS
+from collector.causes.split.requests import explain_process
+from collector.otlp.signals import TRACES
 from collector.store.insert import insert_otlp
 from tests.support.recorded_columns import Tables, processes
 from tests.support.recordings import join

@@ -8,9 +8,9 @@ import os
 import signal
 import sys
 
-from collector.service import Service
-from collector.settings import load_settings
-from collector.store.errors import StoreError
+from collector.app.service import Service
+from collector.base.store_errors import StoreError
+from collector.pipeline.settings import load_settings
 from tokentrail.shared import log_lines, open_files, private_files
 from tokentrail.shared.folders import of_a_collector
 

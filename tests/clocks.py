@@ -36,7 +36,7 @@ FOLDERS: Final = (
     "tests/dashboard",
     "tests/alerts",
     "tests/collector/api",
-    "tests/collector/exposition",
+    "tests/collector/metrics",
     "tests/tokentrail/mcp",
 )
 """Folders whose tests ask for times that end now, for hours and days, or for a store that was made before."""

@@ -29,7 +29,7 @@ import zstandard
 from google.protobuf import json_format
 from prometheus_client.parser import text_string_to_metric_families
 
-from collector.signals import LOGS, METRICS, TRACES
+from collector.otlp.signals import LOGS, METRICS, TRACES
 from collector.store.store import Store
 from tests import fuzz_answers, fuzz_bodies, fuzz_counts, fuzz_wire
 from tests.support.clickhouse_server import Server
@@ -263,7 +263,7 @@ def send_witnesses(collector, counts, trace, again=0):
 def is_stored(collector, witnesses):
     """Tell whether nothing waits for the store, and all witnesses of logs are joined."""
     joined = collector.get("/api/v1/summary?variant=witness-log").json()
-    return joined["requests"]["total"] == witnesses and not any(collector.data_dir.glob("wal*/*.wal"))
+    return joined["requests"]["total"] == witnesses and not any(collector.base.data_dir.glob("wal*/*.wal"))
 
 
 def ask(collector):

@@ -14,9 +14,9 @@ from collections import Counter
 import zstandard
 from google.protobuf import json_format
 
-from collector.receive import logs, validate
-from collector.samples import check as samples
-from collector.signals import LOGS, METRICS, SIGNALS, TRACES
+from collector.otlp import logs, validate
+from collector.otlp import metrics as samples
+from collector.otlp.signals import LOGS, METRICS, SIGNALS, TRACES
 from tokentrail import semconv
 
 DECODE = {"gzip": gzip.decompress, "deflate": zlib.decompress}

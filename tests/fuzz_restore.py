@@ -24,7 +24,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from collector.backup.cut import Backups
+from collector.keep.cut import Backups
 from collector.store.schema import apply_schema
 from collector.store.store import Store
 from tests.support import forked
@@ -237,7 +237,7 @@ def fuzz(seed, count, folder):
         for n in range(count):
             kind = hostile(chance, folder / "good.tar", target, places)
             before = files_of(outside)
-            restored = forked.run("collector.backup.__main__", target, new)
+            restored = forked.run("collector.keep.__main__", target, new)
             answers[f"{kind} {'restored' if restored.returncode == 0 else 'refused'}"] += 1
             found = [*judge(restored, new, own)]
             shutil.rmtree(new, ignore_errors=True)

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from fastapi.testclient import TestClient
 
-from collector.service import build_api
-from collector.signals import TRACES
-from collector.status import IngestStatus
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
+from collector.otlp.signals import TRACES
 from collector.store.insert import insert_otlp
 from tests.collector.rows import NOW, SECOND
 from tests.support.stores import open_new_store

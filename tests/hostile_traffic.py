@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from collector.signals import METRICS, TRACES
+from collector.otlp.signals import METRICS, TRACES
 from tests.support.otlp import MS, Request, set_attributes
 from tokentrail import semconv
 

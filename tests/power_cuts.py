@@ -16,8 +16,8 @@ import time
 from contextlib import suppress
 
 from collector.store.store import Store
+from tests.collector.app.test_process import Client, stored_tokens
 from tests.collector.test_power_cut import body, counted, power_cut
-from tests.collector.test_process import Client, stored_tokens
 from tests.support.collector import Collector
 from tests.support.power import Mount
 
@@ -67,7 +67,7 @@ def run(disk, rounds, chance, seed):
         collector.wait_until(lambda: counted(collector) >= len(acknowledged), timeout_s=60)
     total = counted(collector)
     collector.stop()
-    requests, tokens = stored_requests(collector.data_dir), stored_tokens(collector.data_dir)
+    requests, tokens = stored_requests(collector.base.data_dir), stored_tokens(collector.base.data_dir)
     expected = {(trace, index) for trace in acknowledged for index in range(TOKENS)}
     result = {
         "seed": seed,

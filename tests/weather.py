@@ -23,8 +23,8 @@ from pathlib import Path
 
 from collector.store.store import Store
 from tests.clocks import CLOCK
+from tests.collector.app.test_process import stored_tokens
 from tests.collector.test_power_cut import body, counted
-from tests.collector.test_process import stored_tokens
 from tests.hostile_traffic import SECOND, GoodTenant, together
 from tests.support.collector import ROOT, Collector
 from tests.support.otlp import MS, Request
@@ -45,18 +45,18 @@ def migration(folder):
     lengths = []
     for round_ in range(6):
         collector = Collector(folder / f"data{round_}", command=True)
-        shutil.copytree(made, collector.data_dir / "store", symlinks=True)
+        shutil.copytree(made, collector.base.data_dir / "store", symlinks=True)
         kills = round_ * 2
         for _ in range(kills):
             collector.start(ready=False)
             time.sleep(chance.uniform(0.0, 1.5))
-            collector.process.send_signal(signal.SIGKILL)
-            collector.process.wait()
+            collector.base.process.send_signal(signal.SIGKILL)
+            collector.base.process.wait()
         collector.start()
         assert collector.post(body(10**9, 3)).status_code == 200
         collector.wait_until_stored()
         assert collector.stop() == 0
-        store = Store.open(f"chdb://{collector.data_dir / 'store'}")
+        store = Store.open(f"chdb://{collector.base.data_dir / 'store'}")
         rows = {table: store.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in TABLES}
         sql = "SELECT name, create_table_query FROM system.tables WHERE database = currentDatabase() ORDER BY name"
         lengths.append((kills, rows, store.query(sql).result_rows))
@@ -96,7 +96,7 @@ def clock(folder):
         # A collector whose clock is behind answers about the time up to its own present.
         assert ahead_s < 0 or found == len(acknowledged), (ahead_s, found)
     assert collector.stop() == 0
-    stored = stored_tokens(collector.data_dir)
+    stored = stored_tokens(collector.base.data_dir)
     assert stored == {(trace, index): 1 for trace in acknowledged for index in range(3)}
     return {"requests": len(acknowledged)}
 
@@ -177,7 +177,7 @@ def upkeep(folder):
     assert collector.stop() == 0
     assert restored == sorted(restored)
     assert [float(line.split()[1]) for line in failures] == [0.0], failures
-    store = Store.open(f"chdb://{collector.data_dir / 'store'}")
+    store = Store.open(f"chdb://{collector.base.data_dir / 'store'}")
     kept = store.query("SELECT count() FROM requests WHERE service = 'new'").result_rows[0][0]
     store.close()
     assert kept == sent["new"]

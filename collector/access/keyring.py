@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from collector.access.keys import Key, KeyFileError, Keys, read_keys
-from collector.watched_file import WatchedFile
+from collector.base.watched_file import WatchedFile
 
 
 class Keyring:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from collector.receive import runs
+from collector.otlp import runs
 from tokentrail import semconv
 
 _FORGET_S: Final = 3600.0

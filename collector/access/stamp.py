@@ -14,7 +14,7 @@ from typing import Any, Final
 from clickhouse_connect.driver.common import write_leb128
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from collector.receive import runs
+from collector.otlp import runs
 from tokentrail.semconv import TENANT
 
 _FIELD_1: Final = b"\x0a"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc
 
 from collector.access.validity import Validity, read_validity
-from collector.watched_file import Version, file_version
+from collector.base.watched_file import Version, file_version
 from tokentrail.shared import regular_files
 from tokentrail.shared.folders import words_of
 

@@ -19,7 +19,7 @@ from collector.access.caller import Caller, Role
 from collector.api import problems
 from collector.api.problems import answer
 from collector.api.session import CURRENT, ClientLeftError, QueryLimits, Session, TooLongError
-from collector.status import ApiRefusal, IngestStatus
+from collector.base.status import ApiRefusal, IngestStatus
 from collector.store.insert import MEMORY_LIMIT_EXCEEDED
 from tokentrail.shared.hosts import READING, foreign_page
 

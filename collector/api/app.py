@@ -13,7 +13,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.types import Receive, Scope, Send
 
-from collector import exposition
+from collector import metrics as exposition
 from collector.access.access import OPEN, Access
 from collector.api import (
     admission,
@@ -44,11 +44,11 @@ from collector.api import (
 from collector.api.context import Context
 from collector.api.parameters import given_once
 from collector.api.session import QueryLimits
-from collector.backup.cut import Backups
-from collector.exposition import MetricsPage
-from collector.status import IngestStatus
+from collector.base.status import IngestStatus
+from collector.keep.cut import Backups
+from collector.keep.usage import Usage
+from collector.metrics import MetricsPage
 from collector.store.retention import Retention
-from collector.store.usage import Usage
 from tokentrail.version import __version__
 
 _LEAST_BYTES: Final = 1024

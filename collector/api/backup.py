@@ -12,8 +12,8 @@ from starlette.concurrency import iterate_in_threadpool
 
 from collector.api.parameters import NoQuery
 from collector.api.problems import Problem, responses
-from collector.backup.archive import BackupError
-from collector.backup.cut import Backups, Stream
+from collector.keep.archive import BackupError
+from collector.keep.cut import Backups, Stream
 from tokentrail.shared.http_protocol import CUT_AT_SHUTDOWN
 
 

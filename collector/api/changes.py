@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from collector.api.context import Context
 from collector.api.parameters import WindowQuery
-from collector.measure.changes import Changes, changes
+from collector.numbers.changes import Changes, changes
 
 
 def router(ctx: Context) -> APIRouter:

@@ -12,12 +12,12 @@ from pydantic import Field
 
 from collector.api.context import Context
 from collector.api.parameters import Duration, Labels, Name, Names, Time, WindowQuery, did_you_mean, find_slo
-from collector.measure.check import Check, Verdict, check, read
-from collector.measure.reader import Reader
-from collector.measure.sides import common_time
-from collector.measure.strata import NO_STRATA, read_strata
-from collector.measure.values import value_counts
-from collector.measure.window import Window
+from collector.ask.window import Window
+from collector.compare.check import Check, Verdict, check, read
+from collector.compare.sides import common_time
+from collector.compare.strata import NO_STRATA, read_strata
+from collector.count.reader import Reader
+from collector.numbers.values import value_counts
 from collector.slo.judge import selects
 from collector.slo.model import Slo
 from collector.sql.fragment import TRUE, Fragment, all_of

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from collector.answer import Answer
 from collector.api.parameters import NoQuery
 from collector.api.session import ALL_TENANTS
-from collector.measure.times import SECOND_NS, rfc3339
-from collector.status import IngestStatus
+from collector.ask.times import SECOND_NS, rfc3339
+from collector.base.answer import Answer
+from collector.base.status import IngestStatus
 from tokentrail.version import __version__
 
 

@@ -11,12 +11,12 @@ from pydantic import ConfigDict, Field
 from collector.api.context import Context
 from collector.api.parameters import Duration, Labels, Names, Time, WindowQuery
 from collector.api.problems import bad_parameter
-from collector.measure.compare import Comparison, compare
-from collector.measure.reader import Reader
-from collector.measure.sides import common_time, read_side
-from collector.measure.strata import read_strata
-from collector.measure.times import Moment, rfc3339
-from collector.measure.window import Window
+from collector.ask.times import Moment, rfc3339
+from collector.ask.window import Window
+from collector.compare.compare import Comparison, compare
+from collector.compare.sides import common_time, read_side
+from collector.compare.strata import read_strata
+from collector.count.reader import Reader
 from collector.slo.judge import selected
 from collector.sql.fragment import all_of
 

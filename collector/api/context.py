@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from collector.api.session import CURRENT
-from collector.measure.engines import ClocksApart
-from collector.measure.reader import Reader, Source
+from collector.count.reader import Reader, Source
+from collector.engines.engines import ClocksApart
 
 if TYPE_CHECKING:
-    from collector.exposition.clocks import Clocks
+    from collector.metrics.clocks import Clocks
 
 
 @dataclass(frozen=True)

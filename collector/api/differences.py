@@ -11,11 +11,11 @@ from pydantic import Field
 from collector.api.context import Context
 from collector.api.latency import LatencyQuery
 from collector.api.parameters import Labels, Name, Names, Time, find_slo
-from collector.measure.differences import Differences, differences
-from collector.measure.reader import Reader
-from collector.measure.times import clock_text
-from collector.measure.verdicts import Verdict, wanted
-from collector.measure.window import Window
+from collector.ask.times import clock_text
+from collector.ask.window import Window
+from collector.compare.differences import Differences, differences
+from collector.count.reader import Reader
+from collector.count.verdicts import Verdict, wanted
 from collector.slo.judge import selected
 from collector.sql.fragment import TRUE, Fragment, all_of, any_of, negated
 

@@ -11,13 +11,13 @@ from collector.api.context import Context
 from collector.api.parameters import Name, TimesQuery, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.api.session import ALL_TENANTS
-from collector.measure.cold_starts import ColdStarts, cold_starts
-from collector.measure.engines import Engines, engines
-from collector.measure.kv import Kv, kv
-from collector.measure.process_timeline import LONGEST_NS, ProcessTimeline, process_timeline
-from collector.measure.processes import Processes, processes
-from collector.measure.window import Window
-from collector.process import Process
+from collector.ask.window import Window
+from collector.base.process import Process
+from collector.engines.cold_starts import ColdStarts, cold_starts
+from collector.engines.engines import Engines, engines
+from collector.engines.kv import Kv, kv
+from collector.engines.process_timeline import LONGEST_NS, ProcessTimeline, process_timeline
+from collector.engines.processes import Processes, processes
 from collector.sql.fragment import TRUE
 
 

@@ -12,13 +12,13 @@ from pydantic import Field
 from collector.api.context import Context
 from collector.api.parameters import Duration, Name, WindowQuery, find_slo
 from collector.api.problems import bad_parameter
-from collector.causes.names import PARTS
-from collector.measure.explain import explain
-from collector.measure.explained import Metric
-from collector.measure.explanation import Explanation
-from collector.measure.reader import Reader
-from collector.measure.times import parse_moment
-from collector.measure.what_if import Question
+from collector.ask.times import parse_moment
+from collector.causes.answer.answer import Explanation
+from collector.causes.answer.explain import explain
+from collector.causes.answer.request_times import Metric
+from collector.causes.answer.without import Question
+from collector.causes.split.names import PARTS
+from collector.count.reader import Reader
 from collector.slo.model import THRESHOLDS, Promise, Thresholds
 from collector.sql.fragment import Fragment, all_of, any_of, negated
 

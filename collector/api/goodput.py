@@ -11,7 +11,7 @@ from collector.api.context import Context
 from collector.api.groups import GroupsQuery
 from collector.api.parameters import Duration
 from collector.api.problems import bad_parameter
-from collector.measure.goodput import GoodputAnswer, goodput
+from collector.numbers.goodput import GoodputAnswer, goodput
 from collector.slo.model import THRESHOLDS, Thresholds
 
 

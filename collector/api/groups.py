@@ -6,7 +6,7 @@ from pydantic import Field
 
 from collector.api.parameters import WindowQuery
 from collector.api.problems import bad_parameter
-from collector.measure.groups import GroupColumn
+from collector.numbers.groups import GroupColumn
 from collector.slo.model import LabelOf
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from collector.api.context import Context
 from collector.api.latency import LengthQuery
 from collector.api.parameters import Name, Names, find_slo
-from collector.measure.heatmap import Heatmap, Metric, heatmap
+from collector.numbers.heatmap import Heatmap, Metric, heatmap
 from collector.slo.judge import selected
 from collector.sql.fragment import all_of
 

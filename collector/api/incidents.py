@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from collector.api.context import Context
 from collector.api.parameters import WindowQuery
-from collector.measure.incidents import Incidents, incidents
+from collector.incidents.incidents import Incidents, incidents
 
 
 def router(ctx: Context) -> APIRouter:

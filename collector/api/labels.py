@@ -9,7 +9,7 @@ from pydantic import Field
 
 from collector.api.context import Context
 from collector.api.parameters import WindowQuery
-from collector.measure.values import Values, values
+from collector.numbers.values import Values, values
 
 
 class LabelsQuery(WindowQuery):

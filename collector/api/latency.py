@@ -9,9 +9,9 @@ from pydantic import Field
 
 from collector.api.parameters import Duration, WindowQuery
 from collector.api.problems import bad_parameter
-from collector.measure.heatmap import Metric
-from collector.measure.reader import Reader
-from collector.measure.window import Window
+from collector.ask.window import Window
+from collector.count.reader import Reader
+from collector.numbers.heatmap import Metric
 from collector.sql.fragment import Fragment, all_of
 
 _Tokens = Annotated[int, Field(ge=0, le=2**32 - 1)]

@@ -9,18 +9,18 @@ from typing import Annotated, Final, ParamSpec, TypeVar
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from collector.answer import Answer
 from collector.api.context import Context
 from collector.api.parameters import Duration, Name, WindowQuery, find_slo, must_be_few_points
 from collector.api.session import CURRENT
-from collector.measure.cold_starts import ColdStarts, cold_starts
-from collector.measure.engines import Engines, engines
-from collector.measure.incidents import Incidents, incidents
-from collector.measure.kv import Kv, kv
-from collector.measure.slos import Slos, slos
-from collector.measure.summary import Summary, summary
-from collector.measure.times import DAY_NS, SECOND_NS
-from collector.measure.timeseries import Metric, Timeseries, timeseries
+from collector.ask.times import DAY_NS, SECOND_NS
+from collector.base.answer import Answer
+from collector.engines.cold_starts import ColdStarts, cold_starts
+from collector.engines.engines import Engines, engines
+from collector.engines.kv import Kv, kv
+from collector.incidents.incidents import Incidents, incidents
+from collector.numbers.slos import Slos, slos
+from collector.numbers.summary import Summary, summary
+from collector.numbers.timeseries import Metric, Timeseries, timeseries
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from fastapi import Request
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from collector.api.problems import bad_parameter, not_found
-from collector.measure.hops import without_doubles
-from collector.measure.reader import Reader
-from collector.measure.times import Moment, parse_moment
-from collector.measure.window import LONGEST_NAME, Window
+from collector.ask.times import Moment, parse_moment
+from collector.ask.window import LONGEST_NAME, Window
+from collector.count.hops import without_doubles
+from collector.count.reader import Reader
 from collector.slo.durations import parse_duration
 from collector.slo.judge import selected
 from collector.slo.model import LABEL, Dimension, Slo, label_name

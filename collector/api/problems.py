@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
+from collector.base.store_errors import StoreUnavailableError
 from collector.store.damage import damage_of
-from collector.store.errors import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 

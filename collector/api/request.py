@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from collector.api.context import Context
 from collector.api.parameters import Time
 from collector.api.problems import bad_parameter, not_found
-from collector.measure.request import RequestDetail, of_span, of_trace
+from collector.causes.answer.request import RequestDetail, of_span, of_trace
 from collector.sql.fragment import Fragment, all_of
 
 

@@ -11,25 +11,25 @@ import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from collector.answer import Answer
 from collector.api import cursor
 from collector.api.context import Context
 from collector.api.cursor import Cursor
 from collector.api.latency import LatencyQuery
 from collector.api.parameters import Name, Time, find_slo
 from collector.api.problems import bad_parameter
-from collector.measure import verdicts
-from collector.measure.answers import WindowOut
-from collector.measure.evaluation import open_requests
-from collector.measure.held_up import by_kv
-from collector.measure.hops import read_hops, without_doubles
-from collector.measure.in_flight import InFlight, known_ns
-from collector.measure.reader import Reader
-from collector.measure.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
-from collector.measure.row_causes import RowCauses, causes_of_rows
-from collector.measure.verdicts import Threshold, Verdict
-from collector.measure.window import Window
-from collector.query.template import part
+from collector.ask.template import part
+from collector.ask.window import Window
+from collector.base.answer import Answer
+from collector.causes.answer.row_causes import RowCauses, causes_of_rows
+from collector.count import verdicts
+from collector.count.answers import WindowOut
+from collector.count.evaluation import open_requests
+from collector.count.hops import read_hops, without_doubles
+from collector.count.in_flight import InFlight, known_ns
+from collector.count.reader import Reader
+from collector.count.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
+from collector.count.verdicts import Threshold, Verdict
+from collector.incidents.held_up import by_kv
 from collector.slo.model import Slo
 from collector.sql.fragment import FALSE, TRUE, Fragment, all_of
 

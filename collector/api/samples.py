@@ -6,17 +6,17 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
-from collector.answer import Answer
 from collector.api.context import Context
 from collector.api.parameters import WindowQuery
 from collector.api.session import ALL_TENANTS
-from collector.measure.answers import WindowOut
-from collector.measure.sampled import SampledProcess
-from collector.measure.sampled_latencies import SampledLatencies, sampled_latencies
-from collector.measure.samples import newest
-from collector.measure.times import rfc3339
-from collector.samples.names import SCRAPE_DURATION, UP
-from collector.status import IngestStatus
+from collector.ask.times import rfc3339
+from collector.base.answer import Answer
+from collector.base.status import IngestStatus
+from collector.count.answers import WindowOut
+from collector.count.sampled import SampledProcess
+from collector.count.samples import newest
+from collector.numbers.sampled_latencies import SampledLatencies, sampled_latencies
+from collector.otlp.metric_names import SCRAPE_DURATION, UP
 
 _MOST_PROBLEMS: Final = 100
 

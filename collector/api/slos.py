@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 
 from collector.api.context import Context
 from collector.api.parameters import WindowQuery, find_slo
-from collector.measure.slos import OneSlo, Slos, one_slo, slos
+from collector.numbers.slos import OneSlo, Slos, one_slo, slos
 
 
 def router(ctx: Context) -> APIRouter:

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from collector.answer import Answer
 from collector.api.context import Context
 from collector.api.parameters import Names, TimesQuery
-from collector.measure.answers import WindowOut
-from collector.measure.times import SECOND_NS, rfc3339
-from collector.measure.window import Window
+from collector.ask.times import SECOND_NS, rfc3339
+from collector.ask.window import Window
+from collector.base.answer import Answer
+from collector.count.answers import WindowOut
 from collector.sql.fragment import TRUE, Fragment, all_of
 
 MOST_NAMES = 1000

@@ -6,13 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from collector.answer import Answer
 from collector.api.parameters import NoQuery
 from collector.api.session import ALL_TENANTS
-from collector.measure.times import rfc3339
-from collector.status import IngestStatus
+from collector.ask.times import rfc3339
+from collector.base.answer import Answer
+from collector.base.status import IngestStatus
+from collector.keep.usage import Usage
 from collector.store.retention import Retention
-from collector.store.usage import Usage
 
 
 class TableOut(Answer):

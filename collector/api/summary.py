@@ -10,7 +10,7 @@ from pydantic import Field
 from collector.api.context import Context
 from collector.api.groups import must_have_column
 from collector.api.parameters import WindowQuery
-from collector.measure.summary import GroupedSummary, summary, summary_by
+from collector.numbers.summary import GroupedSummary, summary, summary_by
 from collector.slo.model import Dimension, LabelOf
 
 

@@ -12,7 +12,7 @@ from collector.api.groups import GroupsQuery
 from collector.api.parameters import Duration, Name, find_slo, must_be_few_points
 from collector.api.problems import bad_parameter
 from collector.api.session import need_all_tenants
-from collector.measure.timeseries import OF_PROCESSES, GroupedTimeseries, Metric, timeseries
+from collector.numbers.timeseries import OF_PROCESSES, GroupedTimeseries, Metric, timeseries
 
 
 class TimeseriesQuery(GroupsQuery):

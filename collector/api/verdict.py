@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from collector.api.context import Context
 from collector.api.parameters import WindowQuery
-from collector.measure.verdict import VerdictOut, verdict
+from collector.incidents.verdict import VerdictOut, verdict
 
 
 def router(ctx: Context) -> APIRouter:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from collector.receive.errors import BusyError
+from collector.otlp.errors import BusyError
 
 
 class Buffer:

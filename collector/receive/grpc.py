@@ -19,13 +19,13 @@ from starlette.requests import ClientDisconnect
 from collector.access.access import OPEN, Access
 from collector.access.caller import Role
 from collector.access.tls import Tls
+from collector.base.status import IngestStatus
+from collector.otlp.decompress import decompress, encoding_of_message
+from collector.otlp.errors import BusyError, SlowError
 from collector.receive.buffer import Buffer
-from collector.receive.decompress import decompress, encoding_of_message
-from collector.receive.errors import BusyError, SlowError
 from collector.receive.http import BodyLimits
 from collector.receive.ingest import Ingest
 from collector.receive.refusals import REFUSALS, REFUSED
-from collector.status import IngestStatus
 
 _MAX_CALLS: Final = 256
 """Most calls that are answered or wait for their message, each on a thread."""

@@ -20,12 +20,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from collector.access.access import OPEN, Access
 from collector.access.asgi import BEARER, admit
 from collector.access.caller import Role
+from collector.otlp.decompress import decompress
+from collector.otlp.errors import TooLargeError, UnsupportedContentTypeError
+from collector.otlp.json_otlp import to_protobuf
 from collector.receive import langfuse
 from collector.receive.buffer import Buffer
-from collector.receive.decompress import decompress
-from collector.receive.errors import TooLargeError, UnsupportedContentTypeError
 from collector.receive.ingest import Ingest
-from collector.receive.json_otlp import to_protobuf
 from collector.receive.refusals import REFUSALS, REFUSED
 
 PROTOBUF: Final = "application/x-protobuf"

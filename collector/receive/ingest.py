@@ -12,12 +12,12 @@ from google.protobuf.message import Message
 
 from collector.access.limits import Limiter
 from collector.access.stamp import stamped
-from collector.once_a_minute import OnceAMinute
-from collector.receive.checked import Checked, ItemLimits
-from collector.receive.names import LONGEST
-from collector.receive.parse_bombs import turn_to_parse
-from collector.signals import Signal
-from collector.status import IngestStatus
+from collector.base.once_a_minute import OnceAMinute
+from collector.base.status import IngestStatus
+from collector.otlp.checked import Checked, ItemLimits
+from collector.otlp.names import LONGEST
+from collector.otlp.parse_bombs import turn_to_parse
+from collector.otlp.signals import Signal
 from collector.wal.commit import GroupCommit
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from collector.access.access import AmbiguousError, ForbiddenError, UnauthenticatedError, WrongHostError
 from collector.access.limits import LimitedError
-from collector.receive.errors import (
+from collector.otlp.errors import (
     BrokenEncodingError,
     BusyError,
     MalformedError,

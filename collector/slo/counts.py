@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from collector.answer import Answer
+from collector.base.answer import Answer
 from collector.slo.burn import Tally
 
 Number = int | float

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from collector.answer import Answer
+from collector.base.answer import Answer
 from collector.slo.counts import Counts
 
 

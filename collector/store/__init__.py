@@ -1,6 +1,6 @@
 """The store: ClickHouse, embedded (chDB) or a server, behind one client."""
 
-from collector.store.errors import StoreError
+from collector.base.store_errors import StoreError
 from collector.store.store import Store
 
 __all__ = ["Store", "StoreError"]

@@ -18,8 +18,8 @@ from typing import Final
 
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from collector.data_dir import lock_folder
-from collector.store.errors import StoreError
+from collector.base.data_dir import lock_folder
+from collector.base.store_errors import StoreError
 from collector.store.store import Store
 from tokentrail.shared import private_files
 from tokentrail.shared.folders import of_a_collector

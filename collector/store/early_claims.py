@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from collector.process import Process
+from collector.base.process import Process
 from collector.store.claims import ContendedError
 from collector.store.order import Order
 from collector.store.store import Store

@@ -12,9 +12,9 @@ from typing import IO, Any, Final, TypeAlias
 from clickhouse_connect.driver.common import write_leb128
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from collector.receive.tokens import NULLS, Columns
-from collector.signals import Signal
-from collector.store.errors import EXHAUSTED, PASSING
+from collector.base.store_errors import EXHAUSTED, PASSING
+from collector.otlp.signals import Signal
+from collector.otlp.tokens import NULLS, Columns
 from collector.store.parts import row_count
 from collector.store.store import Store, settings_clause
 

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from collector.once_a_minute import OnceAMinute
-from collector.stage import ThreadStage, held
-from collector.status import IngestStatus
+from collector.base.once_a_minute import OnceAMinute
+from collector.base.stage import ThreadStage, held
+from collector.base.status import IngestStatus
+from collector.base.store_errors import StoreError, reason_of
 from collector.store.definitions import SQL_DIR, without_comments
-from collector.store.errors import StoreError, reason_of
 from collector.store.insert import INSERT_SETTINGS, RefusedError, TooMuchError, errors_told_apart
 from collector.store.part_folders import PartFolders
 from collector.store.store import Store, settings_clause

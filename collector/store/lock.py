@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from collector.store.errors import StoreError
+from collector.base.store_errors import StoreError
 from collector.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import Final
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
+from collector.base.store_errors import StoreError
 from collector.store.definitions import Migration, Schema
-from collector.store.errors import StoreError
 from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
 from collector.store.part_folders import PartFolders
 from collector.store.store import Store

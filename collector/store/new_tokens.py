@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from collector.receive.tokens import Columns, joined
+from collector.otlp.tokens import Columns, joined
 from collector.store.store import Store
 from tokentrail import semconv
 

@@ -11,11 +11,11 @@ from typing import Final
 
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from collector.once_a_minute import OnceAMinute
-from collector.stage import ThreadStage
-from collector.status import IngestStatus
+from collector.base.once_a_minute import OnceAMinute
+from collector.base.stage import ThreadStage
+from collector.base.status import IngestStatus
+from collector.base.store_errors import MISSING, StoreError, StoreUnavailableError, may_open_later, reason_of
 from collector.store.definitions import PLAIN, Decoding
-from collector.store.errors import MISSING, StoreError, StoreUnavailableError, may_open_later, reason_of
 from collector.store.part_folders import PartFolders
 from collector.store.schema import apply_schema
 from collector.store.store import Store

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from collector.base.durable import sync_folder
 from collector.store.deduplication import write_through
-from collector.wal.durable import sync_folder
 
 _TICK_S: Final = 0.1
 """Two changes of a folder within one tick of the kernel's clock leave the same time on it. A tick is 1 to 10 ms."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from collector.receive.tokens import Columns
-from collector.signals import PlainRows
+from collector.otlp.signals import PlainRows
+from collector.otlp.tokens import Columns
 from collector.wal.frame import Frame
 
 _LEAST_ROWS: Final = 1000

@@ -10,9 +10,9 @@ from typing import Final
 
 from clickhouse_connect.driver.client import Client
 
-from collector.signals import SIGNALS
+from collector.base.store_errors import StoreError
+from collector.otlp.signals import SIGNALS
 from collector.store.definitions import PLAIN, SQL_DIR, Decoding, read_migrations, read_schema
-from collector.store.errors import StoreError
 from collector.store.lock import SchemaLock
 from collector.store.migrate import migrate, pending_migrations
 from collector.store.store import Store

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from collector.once_a_minute import OnceAMinute
-from collector.wal.durable import write_durably
+from collector.base.durable import write_durably
+from collector.base.once_a_minute import OnceAMinute
 
 logger = logging.getLogger(__name__)
 

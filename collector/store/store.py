@@ -21,9 +21,7 @@ from clickhouse_connect.driver.httpclient import HttpClient
 from clickhouse_connect.driver.query import QueryResult
 from urllib3 import PoolManager, Timeout
 
-from collector.store.connections import OfClickHouse, leave_old_addresses, remember_connections
-from collector.store.deduplication import forget_lost_parts
-from collector.store.errors import (
+from collector.base.store_errors import (
     MISSING,
     StoreError,
     StoreUnavailableError,
@@ -31,6 +29,8 @@ from collector.store.errors import (
     may_open_later,
     reason_of,
 )
+from collector.store.connections import OfClickHouse, leave_old_addresses, remember_connections
+from collector.store.deduplication import forget_lost_parts
 from collector.store.layout import Layout
 
 logger = logging.getLogger(__name__)

@@ -19,14 +19,14 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from collector.once_a_minute import OnceAMinute
-from collector.receive.envelope import repeats_more
-from collector.receive.tokens import Columns, joined
-from collector.signals import Signal
-from collector.stage import held
-from collector.status import IngestStatus
+from collector.base.once_a_minute import OnceAMinute
+from collector.base.stage import held
+from collector.base.status import IngestStatus
+from collector.base.store_errors import reason_of
+from collector.otlp.envelope import repeats_more
+from collector.otlp.signals import Signal
+from collector.otlp.tokens import Columns, joined
 from collector.store.claims import Claims
-from collector.store.errors import reason_of
 from collector.store.insert import (
     Bytes,
     DoubtfulError,

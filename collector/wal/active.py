@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from collector.wal.durable import sync_folder
+from collector.base.durable import sync_folder
 from collector.wal.policy import Fsync
 from collector.wal.segment import Segment
 

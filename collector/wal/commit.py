@@ -7,8 +7,8 @@ import threading
 from concurrent.futures import Future
 from typing import Final
 
-from collector.once_a_minute import OnceAMinute
-from collector.status import IngestStatus
+from collector.base.once_a_minute import OnceAMinute
+from collector.base.status import IngestStatus
 from collector.wal.frame import HEADER_BYTES, Frame, digest_of
 from collector.wal.log import SegmentLog
 from tokentrail.shared.folders import words_of

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from collector.wal.durable import write_durably
+from collector.base.durable import write_durably
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from collector.base.durable import sync_folder, write_durably
 from collector.wal import frame
 from collector.wal.dead_letters import DeadLetters
-from collector.wal.durable import sync_folder, write_durably
 from collector.wal.frame import DIGEST_BYTES, Frame, Torn
 
 logger = logging.getLogger(__name__)

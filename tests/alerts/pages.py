@@ -26,10 +26,10 @@ import yaml
 
 from alerts.generate import generate
 from benchmarks.alerts import running_servers
-from collector.http_server import HttpServer
-from collector.service import build_api
+from collector.app.http_server import HttpServer
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from tests.collector.rows import SECOND, Rows
 from tests.support.stores import open_new_store
 from tokentrail.cli.processes import free_port

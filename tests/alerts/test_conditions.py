@@ -9,9 +9,9 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from alerts.generate import PER_SLO, TICKET_AFTER
-from collector.exposition import metrics
-from collector.measure.incident import Incident
-from collector.measure.incidents import FINDERS
+from collector.incidents.incident import Incident
+from collector.incidents.incidents import FINDERS
+from collector.metrics import metrics
 from collector.slo.conditions import CAUSES, Condition, load_conditions
 from collector.slo.durations import format_duration
 from collector.slo.severity import SEVERITIES

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from alerts.dashboards import dashboards
-from collector.exposition import metrics
+from collector.metrics import metrics
 from tests.alerts.test_packs import names
 from tests.alerts.test_rules import rules
 

@@ -9,7 +9,7 @@ import yaml
 
 from alerts.engine_packs import pack_metrics, pack_rules, packs, symbols
 from alerts.text import template
-from collector.exposition import metrics
+from collector.metrics import metrics
 
 ROOT = Path(__file__).parents[2]
 PACKS = ROOT / "alerts" / "packs"

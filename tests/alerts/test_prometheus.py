@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 
 from alerts.generate import generate
 from alerts.links import Links
-from collector.causes.names import load_causes
-from collector.exposition import live as live_module
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
+from collector.causes.split.names import load_causes
+from collector.metrics import live as live_module
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from tests.alerts.test_dashboards import BOARDS, queries
 from tests.collector.rows import SECOND, Rows
 from tests.support.stores import open_new_store

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from alerts.generate import generate
-from collector.exposition import metrics
+from collector.metrics import metrics
 from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos
 from tests.alerts.test_packs import alerts_of, names

@@ -20,9 +20,9 @@ from urllib.parse import urlencode
 
 from fastapi.testclient import TestClient
 
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from tests.collector.rows import NOW, SECOND, Rows
 from tests.support.keys import access_to, add_key
 from tests.support.stores import open_new_store

@@ -6,8 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from collector.access.validity import Validity
+from collector.base.status import IngestStatus
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from tests.collector.rows import NOW, Rows
 from tests.support.api import build_shared_api
 from tests.support.stores import open_new_store

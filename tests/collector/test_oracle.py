@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
-from collector.signals import TRACES
+from collector.otlp.signals import TRACES
 from tests.collector.test_two_collectors import counters, settled
 from tests.support.clickhouse_server import Server
 from tests.support.collector import PROTOBUF, Collector
@@ -164,7 +164,7 @@ def pair(tmp_path):
         collector.start()
     yield Pair(collectors, server)
     for collector in collectors:
-        if collector.process.poll() is None:
+        if collector.base.process.poll() is None:
             collector.kill()
     server.kill()
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.base.watermark import Watermark
 from collector.slo.model import load_slos
-from collector.watermark import Watermark
 from tests.collector.rows import NOW, SECOND
 
 MS = 1_000_000
@@ -316,9 +316,7 @@ class TestRestart:
 
     def test_a_disk_that_fails_is_no_reason_to_say_nothing(self, start_collector, rows, tmp_path, monkeypatch):
         live = start_collector()
-        monkeypatch.setattr(
-            "collector.exposition.checkpoint.write_durably", lambda *_: (_ for _ in ()).throw(OSError())
-        )
+        monkeypatch.setattr("collector.metrics.checkpoint.write_durably", lambda *_: (_ for _ in ()).throw(OSError()))
         rows.requests([CHAT | {"segment": "s-1", "ingested_at": NOW}])
         live.counters.on_segment("s-1")
         assert counted(live) == (1, 1, 0)

@@ -4,8 +4,8 @@ import re
 import time
 from typing import Any
 
-from collector.service import Service
-from collector.settings import Settings
+from collector.app.service import Service
+from collector.pipeline.settings import Settings
 from tests.collector.rows import SECOND
 from tests.support.collector import Collector
 from tests.support.otlp import Request
@@ -137,5 +137,5 @@ def test_a_collector_that_is_killed_with_its_engine_says_what_the_store_says(tmp
         collector.start()
         assert values() == [20, 15, 5]
     finally:
-        if collector.process.poll() is None:
+        if collector.base.process.poll() is None:
             collector.kill()

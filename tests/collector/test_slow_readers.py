@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from collector import http_server
-from collector.http_server import HttpServer
+from collector.app import http_server
+from collector.app.http_server import HttpServer
 from tests.support.certificates import make_certificate
 
 WAIT_S = 120

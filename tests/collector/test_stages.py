@@ -1,4 +1,4 @@
-"""One contract for every stage of the collector: `collector.stage.Stage`."""
+"""One contract for every stage of the collector: `collector.base.stage.Stage`."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,22 +12,22 @@ import pytest
 from collector.access.limits import Limiter, TenantLimits
 from collector.api.admission import Admission
 from collector.api.session import QueryLimits
-from collector.chain import Chain
-from collector.explainer.stage import Explainer
-from collector.exposition import Live
-from collector.http_server import HttpServer
-from collector.receive.checked import ItemLimits
+from collector.app.http_server import HttpServer
+from collector.app.service import Service
+from collector.base.status import IngestStatus
+from collector.base.store_errors import StoreUnavailableError
+from collector.causes.stage.stage import Explainer
+from collector.keep.expiry import Expiry
+from collector.metrics import Live
+from collector.otlp.checked import ItemLimits
+from collector.otlp.signals import TRACES
+from collector.pipeline.chain import Chain
+from collector.pipeline.settings import Settings
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
-from collector.samples.scraper import ScrapeLimits
-from collector.service import Service
-from collector.settings import Settings
-from collector.signals import TRACES
-from collector.status import IngestStatus
+from collector.scrape.scraper import ScrapeLimits
 from collector.store import Store
-from collector.store.errors import StoreUnavailableError
-from collector.store.expiry import Expiry
 from collector.store.joiner import Joiner
 from collector.store.opener import StoreOpener
 from collector.store.writer import Writer
@@ -276,10 +276,10 @@ def looked_at(tmp_path_factory):
 def made_service(tmp_path, monkeypatch):
     received = []
     monkeypatch.setattr(
-        "collector.service.create_otlp_app", lambda *given: received.extend(given) or create_otlp_app(*given)
+        "collector.app.service.create_otlp_app", lambda *given: received.extend(given) or create_otlp_app(*given)
     )
     over_grpc = Mock(wraps=GrpcReceiver)
-    monkeypatch.setattr("collector.service.GrpcReceiver", over_grpc)
+    monkeypatch.setattr("collector.app.service.GrpcReceiver", over_grpc)
     free = dict.fromkeys(("otlp_http", "otlp_grpc", "api"), "127.0.0.1:0")
     of_tenants = {"tenant_spans_per_s": 1_000_000.0, "tenant_bytes_per_s": 2_000_000.0, "tenant_names": 3_000}
     new_store(tmp_path / "data" / "store")

@@ -9,7 +9,7 @@ from http.client import HTTPConnection
 import httpx
 import pytest
 
-from tests.collector.receive.test_logs import dynamo
+from tests.collector.otlp.test_logs import dynamo
 from tests.collector.rows import SECOND
 from tests.support.clickhouse_server import Server
 from tests.support.collector import PROTOBUF, Collector
@@ -54,7 +54,7 @@ def collectors(started):
     _, pair = started
     yield pair
     for collector in pair:
-        if collector.process.poll() is not None:
+        if collector.base.process.poll() is not None:
             collector.start()
 
 

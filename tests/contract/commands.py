@@ -19,7 +19,7 @@ from unittest.mock import patch
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from collector.settings import Settings as CollectorSettings
+from collector.pipeline.settings import Settings as CollectorSettings
 from instrumented_engine.settings import Settings as EngineSettings
 from tokentrail.cli.app import app
 

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 from opentelemetry import environment_variables as otel_api
 from opentelemetry.sdk import environment_variables as otel_sdk
 
-from collector.settings import Settings as CollectorSettings
+from collector.pipeline.settings import Settings as CollectorSettings
 from instrumented_engine.settings import Settings as EngineSettings
 from tests.contract.commands import (
     INLINE,

@@ -12,7 +12,7 @@ import inspect
 from pathlib import Path
 
 import tokentrail
-from collector.exposition import metrics
+from collector.metrics import metrics
 from tests.support.api import openapi
 from tokentrail import RequestTrail, semconv, testing
 

@@ -5,10 +5,10 @@ from textwrap import dedent
 
 import pytest
 
-from collector.exposition import metrics
-from collector.exposition.metrics import ALL, Metric
-from collector.measure.abilities import known
-from collector.settings import Settings
+from collector.engines.abilities import known
+from collector.metrics import metrics
+from collector.metrics.metrics import ALL, Metric
+from collector.pipeline.settings import Settings
 from tests.contract.commands import each_command
 from tests.contract.reference import pages, shape
 from tests.contract.reference.pages import absent, filled
@@ -162,7 +162,7 @@ def test_each_metric_stands_in_one_section():
 
 
 def test_a_setting_has_its_meaning_and_its_default():
-    collector, engine = block("settings collector.settings"), block("settings instrumented_engine.settings")
+    collector, engine = block("settings collector.pipeline.settings"), block("settings instrumented_engine.settings")
     assert collector.count("\n") == len(Settings.model_fields) + 2
     assert "| `--data-dir` | Folder of the logs, the dead letters and the embedded store; one collector " in collector
     assert " owns it | `.data` |\n" in collector

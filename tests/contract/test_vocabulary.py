@@ -12,14 +12,14 @@ from collector.api.explain import ExplainQuery
 from collector.api.goodput import GoodputQuery
 from collector.api.parameters import WindowQuery
 from collector.api.requests import RequestsQuery
-from collector.exposition import metrics
-from collector.measure.answers import ThresholdsOut
-from collector.measure.cold_starts import ColdStartOut
-from collector.measure.goodput import Violations
-from collector.measure.heatmap import Metric as HeatmapMetric
-from collector.measure.request_rows import RequestRow
-from collector.measure.standing import State
-from collector.measure.verdicts import Threshold
+from collector.count.answers import ThresholdsOut
+from collector.count.request_rows import RequestRow
+from collector.count.verdicts import Threshold
+from collector.engines.cold_starts import ColdStartOut
+from collector.incidents.standing import State
+from collector.metrics import metrics
+from collector.numbers.goodput import Violations
+from collector.numbers.heatmap import Metric as HeatmapMetric
 from collector.slo.conditions import CAUSES
 from collector.slo.counts import Counts
 from collector.slo.model import Dimension, Thresholds

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import streamlit as st
 
-from collector.causes.names import load_causes
+from collector.causes.split.names import load_causes
 from dashboard import address
 from dashboard.api import Query
 from dashboard.components import heat

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from collector.service import open_access
-from collector.settings import load_settings
+from collector.app.service import open_access
+from collector.pipeline.settings import load_settings
 from instrumented_engine.__main__ import read_settings as engine_settings
 from instrumented_engine.model.download import WHEEL_MODELS, cache_folder
 

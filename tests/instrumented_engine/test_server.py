@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import tokentrail
-from collector.samples.exposition import read_exposition
+from collector.otlp.exposition import read_exposition
 
 from .server_support import MODEL, script, served, tiny_loader
 from .support import byte_tokenizer, request_span

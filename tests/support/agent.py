@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import anyio
 from mcp import Client
 
-from collector.measure.times import rfc3339
+from collector.ask.times import rfc3339
 from tokentrail.mcp.server import make
 
 MOST_CALLS = 5

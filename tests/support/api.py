@@ -2,10 +2,10 @@
 
 from unittest.mock import patch
 
-from collector import service
 from collector.api.app import create_app
-from collector.service import build_api
-from collector.status import IngestStatus
+from collector.app import service
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
 from collector.store import Store
 
 

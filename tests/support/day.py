@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from collector.history import fill
+from collector.app.history import fill
 from tests.support.collector import Collector
 from tests.support.stores import ROOT, new_store
 from tokentrail._send.transport import SendResult, SendStatus
@@ -92,8 +92,8 @@ def _read(folder):
 
 def _digest():
     """Of the code that makes a day."""
-    rooms = ("tokentrail/cli/day/*.py", "collector/history.py", "collector/sql/**/*.sql", "collector/causes/*.py")
-    code = [Path(__file__)] + [file for room in (*rooms, "collector/explainer/*.py") for file in ROOT.glob(room)]
+    rooms = ("tokentrail/cli/day/*.py", "collector/app/history.py", "collector/sql/**/*.sql", "collector/causes/*.py")
+    code = [Path(__file__)] + [file for room in (*rooms, "collector/causes/stage/*.py") for file in ROOT.glob(room)]
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(code))).hexdigest()[:16]
 
 

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from collector.causes.columns import Limits
+from collector.causes.split.columns import Limits
 from tests.support.simulated_engine import EPOCH, MS, US, Faults, Law, Load, Run, S, chats, run
 
 COUNT = 900

@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PRELOADED = (
-    "collector.__main__", "collector.service", "clickhouse_connect.driver._backendclient", "grpc._server", "httpx",
+    "collector.__main__", "collector.app.service", "clickhouse_connect.driver._backendclient", "grpc._server", "httpx",
     "uvicorn.lifespan.off", "uvicorn.loops.uvloop", "uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto",
 )  # fmt: skip
 """What a collector imports at its start, but for chDB, which starts threads."""
@@ -145,7 +145,7 @@ def _run(request, stdout, stderr):
 
 def _refresh_when_scraped():
     """After a scrape, a collector refreshes its /metrics at once. A test need not wait for a pause of 1 to 15 s."""
-    from collector.exposition.live import Live
+    from collector.metrics.live import Live
 
     scraped, start, seen = Live.scraped, Live.start, threading.Event()
 

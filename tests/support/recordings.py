@@ -8,8 +8,8 @@ import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collector.signals import SIGNALS, TRACES
-from collector.status import IngestStatus
+from collector.base.status import IngestStatus
+from collector.otlp.signals import SIGNALS, TRACES
 from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from collector.causes.culprits import culprits_of
-from collector.causes.explain import Explained, explain_process
-from collector.causes.judge import Laws
-from collector.causes.learn import learn
-from collector.causes.model import StepModel
+from collector.causes.split.culprits import culprits_of
+from collector.causes.split.judge import Laws
+from collector.causes.split.learn import learn
+from collector.causes.split.model import StepModel
+from collector.causes.split.requests import Explained, explain_process
 from tests.support.simulated_engine import EPOCH, MS, Faults, Law, Load, Run, S, SimulatedDrafts, chats, run
 
 LAW = Law(

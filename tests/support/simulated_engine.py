@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collector.causes.simulate import Scheduling
+from collector.causes.split.simulate import Scheduling
 from instrumented_engine.core.block_manager import BlockManager
 from instrumented_engine.core.engine import Engine
 from instrumented_engine.core.observer import Observer

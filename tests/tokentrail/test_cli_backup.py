@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.backup.archive import Manifest, pack
+from collector.keep.archive import Manifest, pack
 from tokentrail.cli.backup import verify
 
 CONTENT = b"slos: []\n" * 100

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from collector.access.access import OPEN
 from collector.access.tls import Tls, TlsFiles
-from collector.http_server import HttpServer
+from collector.app.http_server import HttpServer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest

@@ -4,7 +4,7 @@ import json
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from collector.receive.json_otlp import to_protobuf
+from collector.otlp.json_otlp import to_protobuf
 from tokentrail import semconv
 from tokentrail.shared import otlp_json
 from tokentrail.testing import parse_spans

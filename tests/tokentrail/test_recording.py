@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collector.signals import TRACES
+from collector.otlp.signals import TRACES
 from collector.store.insert import insert_otlp
 from tests.support.stores import open_new_store
 from tests.tokentrail.support import MS, T0

@@ -7,7 +7,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind
 
-from collector.signals import TRACES
+from collector.otlp.signals import TRACES
 from collector.store.insert import insert_otlp
 from tests.support.collector import Collector
 from tests.support.stores import open_new_store

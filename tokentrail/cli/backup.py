@@ -117,7 +117,7 @@ def verify(archive: Path) -> dict[str, Any]:
 
 def restore(*, archive: Path, data_dir: Path) -> None:
     """Make a data folder from a backup, with the collector's own code. Raises ProcessFailed."""
-    command = parts.command("collector.backup", str(archive.absolute()), str(data_dir.absolute()))
+    command = parts.command("collector.keep", str(archive.absolute()), str(data_dir.absolute()))
     if _run(command):
         raise ProcessFailed(f"{data_dir} was not made")
 

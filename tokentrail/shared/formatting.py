@@ -192,6 +192,12 @@ _UNSEEN = re.compile(
 Hangul fillers, the empty Braille pattern, variation selectors and tags."""
 
 
+def named(text: str, longest: int = 80) -> str:
+    """A name of others in a sentence: on one line, and not longer than so many characters."""
+    flat = one_line(text)
+    return flat if len(flat) <= longest else f"{flat[: longest - 1]}…"
+
+
 def cell(text: str) -> str:
     """Text of others for a cell of a table, which may be downloaded as CSV. A spreadsheet takes `=1+1` for a formula.
 

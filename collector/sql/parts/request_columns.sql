@@ -1,4 +1,4 @@
--- The columns of `requests` that RequestRow of collector.measure.request_rows shows, and the parent by which collector.measure.hops links it.
+-- The columns of `requests` that RequestRow of collector.count.request_rows shows, and the parent by which collector.count.hops links it.
 lower(hex(trace_id)) AS trace_id_hex, lower(hex(span_id)) AS span_id_hex, lower(hex(parent_span_id)) AS parent_hex, request_id, engine, service, instance, process_tenant, variant,
     vantage, operation, model, tenant, slo_class, labels, toUnixTimestamp64Nano(start) AS began_ns, toUnixTimestamp64Nano(end) AS ended_ns,
     status, error_type, finish_reason, input_tokens, output_tokens, cached_tokens, reasoning_tokens, image_input_tokens, audio_input_tokens,

@@ -1,4 +1,4 @@
--- Requests that were announced and not lost before `start_ns`, each described by its latest announcement (collector.measure.in_flight).
+-- Requests that were announced and not lost before `start_ns`, each described by its latest announcement (collector.count.in_flight).
 -- Some have ended since: ended_announced.sql has their keys.
 -- no rows without: open_requests
 SELECT

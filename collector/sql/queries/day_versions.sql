@@ -1,4 +1,4 @@
--- The version of each day (collector.query.past_days). An insert raises the last block, and a deletion the last mutation, which is the
+-- The version of each day (collector.ask.past_days). An insert raises the last block, and a deletion the last mutation, which is the
 -- fifth number in a part's name. A merge changes neither.
 SELECT
     table AS name, partition_id AS partition,

@@ -1,4 +1,4 @@
--- Per token after the first, of requests that ended ok: how many tokens had each duration. collector.measure.itl makes exact
+-- Per token after the first, of requests that ended ok: how many tokens had each duration. collector.numbers.itl makes exact
 -- percentiles of it. There are far fewer durations than tokens, so the answer's memory does not grow with the tokens. Most tokens
 -- match, so filtering columns early (PREWHERE) costs more than it saves, and so does a hash table in 256 parts (two levels).
 SELECT duration_us, count() AS n

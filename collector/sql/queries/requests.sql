@@ -1,4 +1,4 @@
--- One page of request rows. `judged` has the verdicts, as collector.measure.verdicts asks for them.
+-- One page of request rows. `judged` has the verdicts, as collector.count.verdicts asks for them.
 SELECT
     $parts.request_columns, toUInt32($parts.request_key) AS key, $judged AS judged
 FROM requests

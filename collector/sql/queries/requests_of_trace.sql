@@ -1,5 +1,5 @@
 -- The requests of a trace that have ended: first that of a span, if it is asked for, then the newest. `judged` has the verdicts, as
--- collector.measure.verdicts asks for them. To look for a better plan takes longer than to read the few rows, and so does a second thread.
+-- collector.count.verdicts asks for them. To look for a better plan takes longer than to read the few rows, and so does a second thread.
 SELECT
     $parts.request_columns, $judged AS judged, $parts.process_key AS process_key, $parts.request_key AS request_key
 FROM requests

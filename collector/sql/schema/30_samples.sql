@@ -1,4 +1,4 @@
--- Metrics of engines, scraped or sent as OTLP, under common names (collector/samples/names.yaml).
+-- Metrics of engines, scraped or sent as OTLP, under common names (collector/otlp/metric_names.yaml).
 
 CREATE TABLE IF NOT EXISTS samples
 (

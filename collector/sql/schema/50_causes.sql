@@ -1,4 +1,4 @@
--- Where the time of each request that ended went: one row, which the explainer (collector/explainer) makes soon after the end. What
+-- Where the time of each request that ended went: one row, which the explainer (collector/causes/stage) makes soon after the end. What
 -- answers filter and judge by is here again, so that they read no other table. `end` and `request_key` name the request in `requests`. A
 -- row replaces one of a lower version: read with FINAL.
 
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS causes
     gap_us            UInt32                  DEFAULT 4294967295 CODEC(T64, ZSTD), -- this and the next as `requests` has them; 4294967295: not known
     first_visible_us  UInt32                  DEFAULT 4294967295 CODEC(T64, ZSTD),
 
-    -- Whole microseconds of each cause (collector/causes/causes.yaml) before the first token, or before the end where none is known.
+    -- Whole microseconds of each cause (collector/causes/split/causes.yaml) before the first token, or before the end where none is known.
     -- They add up to ttft_us. More than 71 minutes are cut to that, as in `requests`.
     ttft_cold_start_us    UInt32 CODEC(T64, ZSTD),
     ttft_wait_batch_us    UInt32 CODEC(T64, ZSTD),
@@ -73,7 +73,7 @@ CREATE TABLE IF NOT EXISTS causes
     inflicted_us      Nullable(UInt32)        CODEC(T64, ZSTD),     -- how long its prompt made others wait, summed over them; 1 % exact; NULL: not known
     error_permille    UInt16                  CODEC(T64, ZSTD),     -- one standard deviation of its parts by the model's, of E2E; 65534 is that or more, 65535 not known
     level             Enum8('none' = 0, 'phases' = 1, 'estimated' = 2, 'steps' = 3) CODEC(ZSTD), -- how far it is explained
-    -- Why it is not explained step by step (collector/causes/reasons.py), with the number that fell short, and the steps there were.
+    -- Why it is not explained step by step (collector/causes/split/reasons.py), with the number that fell short, and the steps there were.
     reason            Enum8('none' = 0, 'client' = 1, 'failed' = 2, 'no_phases' = 3, 'no_steps' = 4, 'few_steps' = 5,
         'scatter' = 6, 'fit' = 7, 'outliers' = 8, 'steps_missing' = 9, 'steps_late' = 10) CODEC(ZSTD),
     reason_share      Nullable(Float32)       CODEC(ZSTD),
@@ -120,7 +120,7 @@ CREATE TABLE IF NOT EXISTS step_models
     n                 Float64                 CODEC(ZSTD),          -- steps that it knows; older ones count less
     sigma             Float64                 CODEC(ZSTD),          -- scatter of a step's duration around the law, as a share
     r2                Float64                 CODEC(ZSTD),
-    coefficients      Array(Float64)          CODEC(ZSTD),          -- ns, by FEATURES of collector/causes/model.py
+    coefficients      Array(Float64)          CODEC(ZSTD),          -- ns, by FEATURES of collector/causes/split/model.py
     xtx               Array(Float64)          CODEC(ZSTD),          -- weighted sums of products, from which the next row goes on
     xty               Array(Float64)          CODEC(ZSTD),
     cells             Map(UInt16, Float64)    CODEC(ZSTD),          -- calibration by amount of work

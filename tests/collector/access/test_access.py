@@ -20,8 +20,8 @@ from collector.access.audit import AuditLog
 from collector.access.caller import ANYBODY, Role
 from collector.access.keyring import Keyring
 from collector.access.keys import changing
-from collector.service import open_access
-from collector.settings import Settings
+from collector.app.service import open_access
+from collector.pipeline.settings import Settings
 from tests.support.keys import CREATED, access_to, add_key
 
 KEYS_FILE = "/data/keys.json"

@@ -12,7 +12,7 @@ from collector.api.session import (
     ClientLeftError,
     QueryLimits,
 )
-from collector.status import IngestStatus
+from collector.base.status import IngestStatus
 
 WAIT_S = 120
 

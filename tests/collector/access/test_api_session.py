@@ -18,8 +18,8 @@ from collector.api.session import (
     TooLongError,
     query_settings,
 )
-from collector.measure.reader import Reader
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.count.reader import Reader
 from collector.slo.model import load_slos
 from collector.store.insert import INSERT_SETTINGS
 from tests.collector.rows import NOW

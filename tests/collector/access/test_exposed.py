@@ -12,7 +12,7 @@ import grpc
 import httpx
 import pytest
 
-from collector.signals import TRACES
+from collector.otlp.signals import TRACES
 from tests.collector.rows import NOW
 from tests.support import forked
 from tests.support.certificates import make_certificate

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from collector.process import Process
-from tests.collector.exposition.scraped import OPENMETRICS, samples_of
+from collector.base.process import Process
+from tests.collector.metrics.scraped import OPENMETRICS, samples_of
 from tests.support.collector import Collector
 from tests.support.keys import add_key
 from tests.support.otlp import Request

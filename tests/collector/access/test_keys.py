@@ -340,7 +340,7 @@ class Hanging:
 
 
 def test_a_file_system_that_hangs_holds_up_one_caller_for_a_moment(path, monkeypatch, caplog):
-    monkeypatch.setattr("collector.watched_file._PATIENCE_S", 0.2)
+    monkeypatch.setattr("collector.base.watched_file._PATIENCE_S", 0.2)
     clock = Monotonic()
     key, secret = add(path, Role.READ, "a", NOW)
     keyring = Keyring(path, monotonic_s=clock)
@@ -372,7 +372,7 @@ def test_a_file_system_that_hangs_holds_up_one_caller_for_a_moment(path, monkeyp
 
 
 def test_a_start_does_not_wait_for_a_file_system_that_hangs(path, monkeypatch):
-    monkeypatch.setattr("collector.watched_file._START_S", 0.2)
+    monkeypatch.setattr("collector.base.watched_file._START_S", 0.2)
     add(path, Role.READ, "a", NOW)
     hanging = Hanging(monkeypatch)
     with pytest.raises(KeyFileError, match=rf"the keys in {path} cannot be read: the file system has not answered"):

@@ -8,11 +8,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from starlette.testclient import TestClient
 
 from collector.access.limits import NAMES_OF_A_KEY, LimitedError, Limiter, TenantLimits
+from collector.base.status import IngestStatus
+from collector.otlp.signals import SIGNALS, TRACES
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
-from collector.signals import SIGNALS, TRACES
-from collector.status import IngestStatus
 from tests.collector.receive.test_otlp_http import PROTOBUF, WAIT_S, Receiver
 from tests.support.keys import access_to, add_key
 from tests.support.otlp import Request, token_body

@@ -5,9 +5,9 @@ import sys
 import pytest
 from fastapi.testclient import TestClient
 
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from tests.collector.rows import NOW, SECOND
 from tests.support.keys import access_to, add_key
 from tokentrail.testing import ManualClock

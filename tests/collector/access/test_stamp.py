@@ -5,9 +5,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from collector.access.stamp import stamped
-from collector.receive.checked import ItemLimits
-from collector.receive.validate import check
-from collector.signals import TRACES
+from collector.otlp.checked import ItemLimits
+from collector.otlp.signals import TRACES
+from collector.otlp.validate import check
 from collector.store.insert import insert_otlp
 from tests.support.otlp import Request, set_attributes, token_body
 

@@ -12,9 +12,9 @@ from fastapi.testclient import TestClient
 
 import collector
 from collector.api.session import TENANT_FILTERS
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from tests.collector.rows import NOW, SECOND, Rows
 from tests.support.keys import access_to, add_key
 from tokentrail.testing import ManualClock

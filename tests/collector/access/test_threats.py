@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from collector.app.service import build_api
+from collector.otlp.signals import SIGNALS
 from collector.receive.http import BodyLimits, create_otlp_app
-from collector.service import build_api
-from collector.signals import SIGNALS
 from tests.collector.receive.test_otlp_http import Receiver
 from tests.support.keys import access_to, add_key
 

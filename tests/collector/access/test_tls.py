@@ -22,11 +22,11 @@ from starlette.responses import PlainTextResponse
 from collector.access import tls as tls_module
 from collector.access.tls import Tls, TlsFiles
 from collector.access.validity import read_validity
-from collector.http_server import HttpServer
+from collector.app.http_server import HttpServer
+from collector.otlp.signals import TRACES
+from collector.pipeline.settings import Settings
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits
-from collector.settings import Settings
-from collector.signals import TRACES
 from tests.collector.receive.test_otlp_http import WAIT_S, Receiver
 from tests.support.certificates import make_certificate, make_signed
 from tests.support.collector import Collector
@@ -392,7 +392,7 @@ class TestGrpc:
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(shake_hands, range(1000)))
-        assert collector.process.poll() is None
+        assert collector.base.process.poll() is None
         assert collector.post(token_body()).status_code == 200
         assert collector.stop() == 0
         log = Path(collector.log.name).read_text()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.service import build_api
+from collector.app.service import build_api
 from collector.slo.model import load_slos
 from tests.collector.rows import NOW, SECOND
 from tests.support.api import NEEDED, windowed
@@ -44,7 +44,7 @@ def test_each_answer_about_a_window_says_up_to_when_it_is_complete(api, app):
 
 def test_all_parts_of_an_overview_are_complete_up_to_one_moment(api, waiting, monkeypatch):
     readings = iter(range(10**9))
-    monkeypatch.setattr("collector.watermark.Watermark.complete_until", lambda self: NOW - next(readings) * SECOND)
+    monkeypatch.setattr("collector.base.watermark.Watermark.complete_until", lambda self: NOW - next(readings) * SECOND)
     overview = api("overview")
     parts = [
         overview["summary"],

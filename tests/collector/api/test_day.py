@@ -3,9 +3,9 @@
 import pytest
 from fastapi.testclient import TestClient
 
-from collector.measure.times import parse_moment
+from collector.ask.times import parse_moment
+from collector.base.status import IngestStatus
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from collector.store import Store
 from tests.support.api import build_shared_api
 from tests.support.day import SLOS, new_day

@@ -7,10 +7,10 @@ from fastapi.testclient import TestClient
 from openapi_spec_validator import validate
 from pydantic import BaseModel
 
-from collector.answer import Answer
 from collector.api.problems import ParameterProblem, ProblemDocument
+from collector.base.answer import Answer
+from collector.base.store_errors import StoreError
 from collector.receive.http import BodyLimits, create_otlp_app
-from collector.store.errors import StoreError
 from collector.store.store import Store
 from tests.collector.receive.test_otlp_http import Receiver
 

@@ -1,7 +1,7 @@
 import pytest
 
-from collector.measure import abilities
-from collector.query.queries import Queries
+from collector.ask.queries import Queries
+from collector.engines import abilities
 from collector.sql.fragment import TRUE
 from tests.collector.rows import NOW, SECOND, trace_id
 

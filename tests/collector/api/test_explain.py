@@ -6,10 +6,10 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collector.causes.names import PARTS
-from collector.measure.explain_sentence import number_of_bad
-from collector.measure.times import rfc3339
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.ask.times import rfc3339
+from collector.causes.answer.sentence import number_of_bad
+from collector.causes.split.names import PARTS
 from collector.slo.model import load_slos
 from tests.collector.rows import NOW, SECOND
 from tests.support.keys import access_to, add_key
@@ -397,7 +397,7 @@ def test_of_very_many_requests_some_are_read_and_stand_for_all(rows, api, monkey
         for i in range(400)
     ]
     store(rows, [*chats(2000), *slow])
-    monkeypatch.setattr("collector.measure.explain.MOST_CHOSEN", 100)
+    monkeypatch.setattr("collector.causes.answer.explain.MOST_CHOSEN", 100)
     answer = api("explain", slo="chat")
     assert answer["estimated"] is True
     assert (answer["selected"]["requests"], answer["selected"]["explained"]) == (400, 400)

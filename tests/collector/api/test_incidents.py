@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.measure.times import rfc3339
+from collector.ask.times import rfc3339
 from tests.collector.conftest import SLOS
 from tests.collector.rows import NOW, SECOND
 
@@ -135,7 +135,7 @@ def test_bounds_of_incidents(api, rows):
 
 
 def test_the_newest_losses_are_those_that_are_named(api, rows, monkeypatch):
-    monkeypatch.setattr("collector.measure.incidents.MOST_OF_A_KIND", 1)
+    monkeypatch.setattr("collector.incidents.incidents.MOST_OF_A_KIND", 1)
     for instance, seen_ago in (("a", 200), ("new", 50), ("z", 100)):
         rows.open(start=NOW - 300 * SECOND, seen=NOW - seen_ago * SECOND, instance=instance)
     assert [i["instance"] for i in api("incidents")["incidents"] if i["cause"] == "engine_lost"] == ["new"]
@@ -143,7 +143,7 @@ def test_the_newest_losses_are_those_that_are_named(api, rows, monkeypatch):
 
 def test_a_cause_with_many_incidents_lists_those_that_fire_and_counts_the_others(api, rows, monkeypatch):
     """A platform of 400 processes has more than 500 of a kind in a day, and the oldest of them may go on."""
-    monkeypatch.setattr("collector.measure.incidents.MOST_OF_A_KIND", 2)
+    monkeypatch.setattr("collector.incidents.incidents.MOST_OF_A_KIND", 2)
     for age in range(0, 800, 40):
         rows.kv_event(start=NOW - age * SECOND, instance="goes on", trace_id=f"{age:032x}")
     for instance, age in (("a", 100), ("b", 200), ("c", 300)):
@@ -152,7 +152,7 @@ def test_a_cause_with_many_incidents_lists_those_that_fire_and_counts_the_others
     found = api("incidents")
     assert [i["instance"] for i in found["incidents"] if i["cause"] == "kv_eviction"] == ["goes on", "a"]
     assert (len(found["incidents"]), found["left_out"]) == (3, {"kv_eviction": 2})
-    monkeypatch.setattr("collector.measure.process_incidents.MOST_FOUND", 1)  # a query keeps what was seen last
+    monkeypatch.setattr("collector.incidents.process_incidents.MOST_FOUND", 1)  # a query keeps what was seen last
     assert [i["instance"] for i in api("incidents")["incidents"] if i["cause"] == "kv_eviction"] == ["goes on"]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from collector.api import overview
 from collector.api.overview import step_s
-from collector.query.queries import Queries
+from collector.ask.queries import Queries
 from tests.collector.rows import NOW, SECOND
 
 OF_PROCESSES = ("running", "waiting", "kv_usage", "kv_evictions")

@@ -4,9 +4,9 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from collector.measure import slo_burns
-from collector.measure.times import rfc3339
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.ask.times import rfc3339
+from collector.incidents import slo_burns
 from collector.slo.model import load_slos
 from tests.collector.rows import NOW, SECOND
 

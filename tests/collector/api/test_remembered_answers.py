@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from collector.measure import latencies
-from collector.query.queries import Queries
+from collector.ask.queries import Queries
+from collector.numbers import latencies
 from tests.collector.rows import NOW, SECOND
 
 HOUR = 3600 * SECOND

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from collector.causes.replay import replay
-from collector.explainer.backlog import Waits
-from collector.explainer.stage import Explainer
-from collector.measure import replayed
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
+from collector.causes.answer import replayed
+from collector.causes.split.replay import replay
+from collector.causes.stage.backlog import Waits
+from collector.causes.stage.stage import Explainer
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from tests.collector.rows import SECOND
 from tests.support.keys import access_to, add_key
 from tests.support.simulated_engine import MS, Faults, Law, Load, S, chats, run

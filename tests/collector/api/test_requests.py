@@ -208,7 +208,7 @@ def test_one_request_with_all_that_is_known(api, rows, one):
 
 
 def test_steps_and_events_that_are_too_many_are_counted_and_its_own_events_stay(api, rows, one, monkeypatch):
-    monkeypatch.setattr("collector.measure.request.MOST_EVENTS", 3)
+    monkeypatch.setattr("collector.causes.answer.request.MOST_EVENTS", 3)
     for n in range(5):
         rows.step(start=one["start"] + n * MS, step=n)
         rows.kv_event(start=one["start"] + n * MS, reason="cache_full")

@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from collector.service import build_api
+from collector.app.service import build_api
 from collector.slo.burn import InfeasibleSlo
 from collector.slo.model import load_slos
 from tests.collector.rows import NOW, SECOND

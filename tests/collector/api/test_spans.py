@@ -3,7 +3,7 @@
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from collector.signals import TRACES
+from collector.otlp.signals import TRACES
 from collector.store.insert import insert_otlp
 from tests.collector.rows import NOW, SECOND
 from tests.support.otlp import MS, Request, set_attributes

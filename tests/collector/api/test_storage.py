@@ -8,10 +8,10 @@ from unittest.mock import Mock
 import pytest
 from fastapi.testclient import TestClient
 
-from collector.service import build_api
+from collector.app.service import build_api
+from collector.keep.usage import Disk, Usage
 from collector.store.retention import parse_retention
 from collector.store.schema import TIME_COLUMNS
-from collector.store.usage import Disk, Usage
 from tests.collector.rows import NOW, SECOND
 
 DAY = 86400 * SECOND

@@ -2,7 +2,8 @@
 
 import pytest
 
-from collector.measure import explained, top_cause
+from collector.causes.answer import request_times as explained
+from collector.incidents import top_cause
 from tests.collector.api.test_explain import chats, request
 from tests.collector.api.test_explain import store as stored
 from tests.collector.rows import NOW, SECOND

@@ -2,8 +2,8 @@
 
 import pytest
 
-from collector.measure.hit import Hit
-from collector.measure.wrong import NOT_YET
+from collector.incidents.hit import Hit
+from collector.incidents.wrong import NOT_YET
 from tests.collector.api.test_explain import chats, request
 from tests.collector.api.test_explain import store as stored
 from tests.collector.rows import NOW, SECOND
@@ -48,8 +48,8 @@ MISSED = "All missed TTFT: 900 ms at the median, 500 ms promised."
 @pytest.fixture
 def boxed(api, monkeypatch):
     """The verdict without who is hit and why, which take most of its time, for tests of its boxes."""
-    monkeypatch.setattr("collector.measure.verdict.hit", lambda *_: Hit(None, None, None))
-    monkeypatch.setattr("collector.measure.incidents.with_top_causes", lambda _reader, _window, found: found)
+    monkeypatch.setattr("collector.incidents.verdict.hit", lambda *_: Hit(None, None, None))
+    monkeypatch.setattr("collector.incidents.incidents.with_top_causes", lambda _reader, _window, found: found)
     return lambda **asked: api("verdict", **asked)
 
 

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
+from collector.otlp.signals import TRACES
+from collector.pipeline.settings import split_address
 from collector.receive import grpc as grpc_receiver
 from collector.receive.http import BodyLimits
-from collector.settings import split_address
-from collector.signals import TRACES
 from tests.collector.receive.test_otlp_grpc import BODY, WAIT_S, export, frame, half_sent, header, receiving, status_of
 
 SENT = 16 * 2**20

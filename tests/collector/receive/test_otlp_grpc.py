@@ -13,11 +13,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from collector.otlp.signals import TRACES
+from collector.pipeline.settings import split_address
 from collector.receive.buffer import Buffer
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits
-from collector.settings import split_address
-from collector.signals import TRACES
 from tests.collector.receive.test_otlp_http import Receiver
 from tests.support.otlp import Request, token_body
 

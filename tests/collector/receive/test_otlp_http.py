@@ -15,12 +15,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from starlette.testclient import TestClient
 
-from collector.receive.checked import Checked, ItemLimits
-from collector.receive.decompress import decompress
+from collector.base.status import IngestStatus
+from collector.otlp.checked import Checked, ItemLimits
+from collector.otlp.decompress import decompress
+from collector.otlp.signals import TRACES
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.ingest import Ingest
-from collector.signals import TRACES
-from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.log import LogLimits, SegmentLog

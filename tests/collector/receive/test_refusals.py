@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from collector.access.access import AmbiguousError, ForbiddenError, UnauthenticatedError, WrongHostError
 from collector.access.limits import LimitedError
-from collector.receive.errors import (
+from collector.otlp.errors import (
     BrokenEncodingError,
     BusyError,
     MalformedError,
@@ -20,10 +20,10 @@ from collector.receive.errors import (
     UnsupportedContentTypeError,
     UnsupportedEncodingError,
 )
+from collector.otlp.signals import TRACES
 from collector.receive.grpc import GrpcReceiver
 from collector.receive.http import BodyLimits, create_otlp_app
 from collector.receive.refusals import REFUSALS
-from collector.signals import TRACES
 from collector.wal.commit import LogUnavailableError
 from tests.collector.receive.test_otlp_http import Receiver
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.measure.evaluation import burns
+from collector.count.evaluation import burns
 from collector.slo.burn import InfeasibleSlo, Tally, budget_left, burn_rules, exhausted_in_s, fires, load_windows
 from collector.slo.counts import Counts
 from collector.slo.model import Slo

@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from collector.measure.burn_history import days_back
+from collector.incidents.burn_history import days_back
 from collector.slo.burn import BurnRule, burn_rules, load_windows
 from collector.slo.burn_history import MINUTE_NS, Minutes, Watched, stretches
 from collector.slo.model import Slo

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from collector.causes.model import StepModel
+from collector.causes.split.model import StepModel
 from tests.collector.rows import NOW, SECOND
 
 LATENCIES = ("ttft_us", "tpot_us", "e2e_us")

@@ -12,21 +12,21 @@ from fastapi.testclient import TestClient
 
 from collector.access.caller import Caller, Role
 from collector.api.session import QueryLimits, Session
-from collector.exposition.filled import FilledTables
-from collector.service import build_api
-from collector.settings import Settings
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
+from collector.base.store_errors import StoreError, StoreUnavailableError
+from collector.keep.expiry import Expiry
+from collector.keep.usage import Usage
+from collector.metrics.filled import FilledTables
+from collector.pipeline.settings import Settings
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from collector.store.claims import Claims
 from collector.store.definitions import read_schema
-from collector.store.errors import StoreError, StoreUnavailableError
-from collector.store.expiry import Expiry
 from collector.store.layout import Layout
 from collector.store.opener import StoreOpener
 from collector.store.retention import parse_retention
 from collector.store.schema import TIME_COLUMNS, apply_schema
 from collector.store.store import Store
-from collector.store.usage import Usage
 from collector.wal.frame import Frame, digest_of
 from tests.collector.rows import NOW, SECOND, Rows
 from tests.collector.store.migrating import NEXT, created_tables, later_sql

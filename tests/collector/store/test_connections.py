@@ -10,11 +10,11 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-from collector.signals import TRACES
-from collector.status import IngestStatus
+from collector.base.status import IngestStatus
+from collector.base.store_errors import reason_of
+from collector.otlp.signals import TRACES
 from collector.store import opener
 from collector.store.connections import leave_old_addresses, remember_connections
-from collector.store.errors import reason_of
 from collector.store.insert import insert_otlp
 from tests.support.certificates import make_certificate
 from tests.support.clickhouse_server import Server

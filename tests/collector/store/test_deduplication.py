@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from collector.receive.tokens import TYPES, token_columns
-from collector.signals import TRACES
-from collector.status import IngestStatus
+from collector.base.status import IngestStatus
+from collector.otlp.signals import TRACES
+from collector.otlp.tokens import TYPES, token_columns
 from collector.store.deduplication import forget_lost_parts, write_through
 from collector.store.insert import insert_block, insert_otlp, native_block
 from collector.store.opener import StoreOpener

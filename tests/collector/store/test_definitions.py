@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from collector.signals import TRACES
+from collector.otlp.signals import TRACES
 from collector.store.definitions import SQL_DIR, read_migrations, read_schema, statements
 from collector.store.insert import insert_otlp
 from collector.store.schema import LANDING_TABLES, apply_schema

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from collector.exposition import metrics
-from collector.exposition.filled import FilledTables
-from collector.exposition.store_counters import StoreCounters
-from collector.measure.in_flight import read_in_flight
-from collector.process import Process
-from collector.query.queries import Queries
+from collector.ask.queries import Queries
+from collector.base.process import Process
+from collector.count.in_flight import read_in_flight
+from collector.metrics import metrics
+from collector.metrics.filled import FilledTables
+from collector.metrics.store_counters import StoreCounters
 from collector.slo.model import load_slos
 from collector.sql.fragment import TRUE
 from collector.store.claims import ContendedError

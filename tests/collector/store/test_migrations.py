@@ -10,10 +10,10 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 import collector
-from collector.signals import TRACES
+from collector.base.store_errors import StoreError
+from collector.otlp.signals import TRACES
 from collector.store import part_folders
 from collector.store.definitions import read_migrations
-from collector.store.errors import StoreError
 from collector.store.insert import insert_otlp
 from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
 from collector.store.schema import LANDING_TABLES, OLDEST_SERVER, TIME_COLUMNS, apply_schema

@@ -6,9 +6,9 @@ import time
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from collector.signals import TRACES
+from collector.base.store_errors import StoreError
+from collector.otlp.signals import TRACES
 from collector.store.definitions import read_migrations, read_schema
-from collector.store.errors import StoreError
 from collector.store.insert import insert_otlp
 from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
 from collector.store.schema import apply_schema

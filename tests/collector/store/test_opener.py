@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from collector.status import IngestStatus
+from collector.base.status import IngestStatus
 from collector.store.opener import StoreOpener
 
 WAIT_S = 120

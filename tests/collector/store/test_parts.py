@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from collector.signals import PlainRows
+from collector.otlp.signals import PlainRows
 from collector.store.parts import parts_of, row_count
 from collector.wal.frame import Frame, digest_of
 

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from collector.service import Service
-from collector.settings import Settings
+from collector.app.service import Service
+from collector.base.status import IngestStatus
+from collector.keep import expiry
+from collector.keep.expiry import Expiry, partition_end_s
+from collector.pipeline.settings import Settings
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
-from collector.store import expiry
-from collector.store.expiry import Expiry, partition_end_s
 from collector.store.retention import FOR_EVER, Retention, check_windows, parse_retention
 from collector.store.schema import TIME_COLUMNS
 from collector.store.store import Store

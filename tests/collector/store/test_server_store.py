@@ -13,16 +13,16 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from clickhouse_connect.driver.httpclient import HttpClient
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from collector.signals import LOGS, TRACES
-from collector.status import IngestStatus
+from collector.base.status import IngestStatus
+from collector.base.store_errors import StoreError, StoreUnavailableError, is_unavailable
+from collector.keep.expiry import Expiry
+from collector.otlp.signals import LOGS, TRACES
 from collector.store import opener
-from collector.store.errors import StoreError, StoreUnavailableError, is_unavailable
-from collector.store.expiry import Expiry
 from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner
 from collector.store.retention import parse_retention
 from collector.store.store import Store
-from tests.collector.receive.test_logs import dynamo
+from tests.collector.otlp.test_logs import dynamo
 from tests.support.clickhouse_server import Server
 from tests.support.collector import Collector
 from tests.support.otlp import token_body

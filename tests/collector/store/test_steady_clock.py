@@ -2,9 +2,9 @@
 
 import pytest
 
-from collector.service import Service
-from collector.settings import Settings
-from collector.store.expiry import Expiry
+from collector.app.service import Service
+from collector.keep.expiry import Expiry
+from collector.pipeline.settings import Settings
 from collector.store.steady_clock import SteadyClock
 from tests.support.stores import new_store
 

@@ -10,7 +10,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from clickhouse_connect.driver.httpclient import HttpClient
 from urllib3 import Timeout
 
-from collector.store.errors import StoreError, StoreUnavailableError, is_unavailable
+from collector.base.store_errors import StoreError, StoreUnavailableError, is_unavailable
 from collector.store.store import Store
 from tests.support.stores import new_store
 

@@ -2,12 +2,12 @@ import threading
 
 import pytest
 
-from collector.once_a_minute import OnceAMinute
-from collector.receive.checked import ItemLimits
+from collector.base.once_a_minute import OnceAMinute
+from collector.base.status import IngestStatus
+from collector.otlp.checked import ItemLimits
+from collector.otlp.signals import TRACES
+from collector.otlp.validate import DAY_NS
 from collector.receive.ingest import Ingest
-from collector.receive.validate import DAY_NS
-from collector.signals import TRACES
-from collector.status import IngestStatus
 from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import HEADER_BYTES, old_digest_of

@@ -6,10 +6,10 @@ from unittest.mock import Mock
 import pytest
 
 from collector.access.limits import Limiter
-from collector.chain import Chain
-from collector.settings import Settings
-from collector.signals import TRACES
-from collector.status import IngestStatus
+from collector.base.status import IngestStatus
+from collector.otlp.signals import TRACES
+from collector.pipeline.chain import Chain
+from collector.pipeline.settings import Settings
 from collector.wal.dead_letters import DeadLetters
 from collector.wal.frame import Frame, digest_of
 from collector.wal.log import SegmentLog

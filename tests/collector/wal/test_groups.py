@@ -118,7 +118,7 @@ def test_a_group_whose_fsync_fails_leaves_no_file_and_its_segments_alone(reopen,
         fsync(descriptor)
 
     with monkeypatch.context() as disk:
-        disk.setattr("collector.wal.durable.os.fsync", full)
+        disk.setattr("collector.base.durable.os.fsync", full)
         log.merge_waiting()
     assert next(calls) > failing, "the disk was asked"
     assert log.pending[0] == 2

@@ -9,7 +9,7 @@ A block lies between two marks, and everything around it is written by hand:
 | mark | made of |
 | --- | --- |
 | `endpoints`, `GET /PATH`, `model NAME`, `parameters` | the collector's OpenAPI document |
-| `metrics SECTION` | `collector/exposition/metrics.py` |
+| `metrics SECTION` | `collector/metrics/metrics.py` |
 | `settings MODULE` | the fields of `Settings` in that module, and their descriptions |
 | `variables MODULE` | its constants that name environment variables, and the docstrings under them |
 | `commands`, `options COMMAND…` | the Typer application |

@@ -9,8 +9,8 @@ from os.path import relpath
 from pathlib import Path
 from typing import Any, Final
 
-from collector.causes.names import load_causes
-from collector.measure.abilities import known
+from collector.causes.split.names import load_causes
+from collector.engines.abilities import known
 from collector.slo.burn import load_windows
 from collector.slo.conditions import load_conditions
 from collector.slo.durations import format_duration

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
-from collector.exposition import metrics
+from collector.metrics import metrics
 from tests.contract.reference.text import alternatives, code, listed, sentence, split, table
 
 SECTIONS: Final = {

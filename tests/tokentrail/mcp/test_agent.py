@@ -2,10 +2,10 @@
 
 import pytest
 
-from collector.http_server import HttpServer
-from collector.service import build_api
+from collector.app.http_server import HttpServer
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from collector.store import Store
 from tests.support.agent import MOST_CALLS, find
 from tests.support.day import SLOS, new_day

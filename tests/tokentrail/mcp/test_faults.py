@@ -2,12 +2,12 @@
 
 import pytest
 
-from collector.explainer.backlog import Waits
-from collector.explainer.stage import Explainer
-from collector.http_server import HttpServer
-from collector.service import build_api
+from collector.app.http_server import HttpServer
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
+from collector.causes.stage.backlog import Waits
+from collector.causes.stage.stage import Explainer
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from tests.collector.rows import NOW, SECOND, Rows
 from tests.support.agent import MOST_CALLS, find
 from tests.support.fault_catalogue import CATALOGUE, made, reference_run

@@ -20,10 +20,10 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from typer.testing import CliRunner
 
-from collector.http_server import HttpServer
-from collector.service import build_api
+from collector.app.http_server import HttpServer
+from collector.app.service import build_api
+from collector.base.status import IngestStatus
 from collector.slo.model import load_slos
-from collector.status import IngestStatus
 from tests.collector.api.test_explain import chats, request
 from tests.collector.rows import NOW, SECOND, Rows
 from tests.support.keys import access_to, add_key

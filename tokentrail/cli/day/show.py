@@ -67,7 +67,7 @@ def _fill(home: Path, outlet: Outlet, day: Day) -> Sequence[Trail]:
     """Make the store. Returns the trails of what hangs, which send nothing until the outlet has another target."""
     log = home / "logs" / "history.log"
     log.parent.mkdir(exist_ok=True)
-    command = parts.command("collector.history", str(home / "collector"))
+    command = parts.command("collector.app.history", str(home / "collector"))
     failed = f"the store was not made; its log: {log}"
     with (
         log.open("wb") as said,

@@ -1,4 +1,4 @@
--- The labels of a request, and those that OpenTelemetry's GenAI conventions have attributes for (genai_names.yaml), as long as collector/receive/labels.py
+-- The labels of a request, and those that OpenTelemetry's GenAI conventions have attributes for (genai_names.yaml), as long as collector/otlp/labels.py
 -- lets labels be. A label of the span's own goes before.
 mapUpdate(
     mapApply(

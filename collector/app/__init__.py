@@ -1,0 +1,1 @@
+"""The collector as a program: its service, its servers, and its side commands."""

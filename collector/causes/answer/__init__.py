@@ -1,0 +1,1 @@
+"""Explains slow requests: which causes took their time, whose they were, and what would be without them."""

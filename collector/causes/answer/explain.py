@@ -1,0 +1,382 @@
+"""Explains slow requests: which causes took their time beyond typical requests."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import get_args
+
+import numpy as np
+
+from collector.ask.times import rfc3339
+from collector.ask.window import Window
+from collector.causes.answer import request_times as explained
+from collector.causes.answer.answer import (
+    Culprit,
+    Explanation,
+    Level,
+    LevelOut,
+    ModelOut,
+    Part,
+    Selected,
+    TypicalOut,
+)
+from collector.causes.answer.beyond import Beyond, Bools, Floats, shares
+from collector.causes.answer.culprits import (
+    OF_PROMPTS,
+    exemplars,
+    lost_at,
+    of_holders,
+    of_kv,
+    of_processes,
+    of_prompts,
+)
+from collector.causes.answer.holders import HELD, Victims, read_held
+from collector.causes.answer.replayed import Replays
+from collector.causes.answer.request_times import MOST_CHOSEN, MOST_TYPICAL, Array, Explained, Rows
+from collector.causes.answer.sentence import sentence
+from collector.causes.answer.served import Served, advice, compared, read_models, read_processes
+from collector.causes.answer.shortfalls import ReasonOut, reasons_of
+from collector.causes.answer.slower import read_slower
+from collector.causes.answer.slowest import by_group, by_model, slowest
+from collector.causes.answer.typical import TypicalOfModels, good_ones, typical_of
+from collector.causes.answer.waiting import waiting
+from collector.causes.answer.without import Question, WhatIf
+from collector.causes.split.names import PARTS, load_causes
+from collector.count import verdicts
+from collector.count.answers import WindowOut
+from collector.count.evaluation import Counted, count, open_requests
+from collector.count.reader import Reader
+from collector.slo.cells import Cells
+from collector.slo.counts import Number
+from collector.slo.judge import selects
+from collector.sql.fragment import TRUE, all_of
+
+_MOST_MODELS = 20
+_MOST_REASONS = 2
+
+
+def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Question) -> Explanation:
+    """The answer of `/explain`."""
+    counted = count(reader, window, vantage, question.promises)
+    sampled = counted.errors is not None
+    of_slo = TRUE if question.slo is None else selects(question.slo, "chosen")
+    population = replace(counted.window, filter=all_of(counted.window.filter, of_slo))
+    cells = Cells(question.promises)
+    if question.metric is None:
+        judged = counted.population.judged
+        bad, tail_us = judged.of_all_slos().bad & judged.ended, None
+        asked = verdicts.in_cells(cells, counted.population, bad, "bad")
+        expected = float(counted.population.count(bad))
+    else:
+        tail = explained.read_percentile(reader, population, question.metric, question.quantile, sampled=sampled)
+        tail_us = tail.us
+        asked = explained.in_tail(question.metric, tail_us)
+        expected = tail.known * (1 - question.quantile)
+    chosen_window = replace(population, filter=all_of(population.filter, asked))
+    every = explained.one_in(expected, MOST_CHOSEN)
+    every_typical = explained.one_in(counted.requests.total, MOST_TYPICAL)
+    chosen = explained.read_chosen(reader, chosen_window, question.promises, every)
+    known = Explained.nothing()
+    if len(chosen):
+        known = explained.read_explained(reader, population, chosen_window, cells, every_typical, every)
+    is_sample = max(every, every_typical) > 1
+    scale = expected / float(chosen["weight"].sum()) if every > 1 and len(chosen) else 1.0
+    rows, pool, since_ns = Rows.of(chosen, known, scale), known.one_in(every_typical), population.start_ns
+    if question.metric is None:
+        models = np.unique(rows.rows["model"])
+        pool, since_ns = good_ones(reader, population, pool, cells, lambda judged: judged.of_all_slos().good, models)
+    else:
+        pool = pool.at(np.flatnonzero(pool.rows["ok"]))
+    is_tail_alone = bool(question.metric and question.quantile) and pool.n <= rows.n
+    typical = None if is_tail_alone else typical_of(pool)
+    answer = _Answer(
+        reader, question, counted, population, chosen, every, scale, is_sample, rows, tail_us, typical, since_ns
+    )
+    return answer.build()
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """All that was read, from which the fields of the answer follow."""
+
+    reader: Reader
+    question: Question
+    counted: Counted
+    population: Window
+    chosen: Array
+    every: int
+    """Of so many chosen requests one is read, by its key."""
+    scale: float
+    """Each of `chosen` stands for so many."""
+    is_sample: bool
+    """There were too many to read all, of the chosen ones or of those among which typical ones are looked for."""
+    rows: Rows
+    tail_us: float | None
+    """Where the tail begins; None for a verdict."""
+    typical: TypicalOfModels | None
+    since_ns: int
+    """The first of the typical ones ended then or later."""
+
+    def build(self) -> Explanation:
+        question, in_flight = self.question, open_requests(self.reader, self.counted.window)
+        what_if = self._what_if
+        without = [] if what_if.hidden else [what_if.without(causes) for causes in question.without]
+        parts, selected, attainment = self._parts(), self._selected(), self.counted.requests.attainment
+        groups = by_group(parts, self.rows, self._beyond, what_if.without)
+        replay = what_if.replays.out if isinstance(what_if.replays, Replays) else None
+        is_tail, value_s = question.metric is not None, explained.as_seconds(self.tail_us)
+        bad = in_flight.judged(question.promises).of_all_slos().in_flight_violations
+        not_ended = waiting(self.reader, self.counted.window, in_flight, bad)
+        return Explanation(
+            window=WindowOut.of(self.counted.window, self.counted.complete_ns),
+            slo=question.slo.name if question.slo else None,
+            metric=question.metric,
+            quantile=question.quantile if is_tail else None,
+            value_s=value_s if is_tail else None,
+            selected=selected,
+            typical=self._typical(),
+            attainment=attainment,
+            judged=self._number(float(self.counted.requests.tally.judged)),
+            parts=parts,
+            groups=groups,
+            unexplained_s=self._unexplained_s,
+            without=without,
+            without_hidden=what_if.hidden,
+            replay=replay,
+            levels=self._levels,
+            models=self._models(),
+            slower=read_slower(self.reader, self.population, {*self.rows.rows["process"].tolist()}),
+            not_ended=not_ended,
+            estimated=self.counted.errors is not None or self.is_sample,
+            sentence=sentence(
+                selected,
+                parts,
+                groups,
+                question.metric,
+                question.quantile,
+                value_s,
+                attainment,
+                replay.attainment if replay else None,
+                not_ended,
+            ),
+            note=self._note(),
+            slowest=slowest(self.reader, self.rows, self._beyond, question.slowest) if question.slowest else [],
+            by_model=by_model(self.reader, self.population, self.rows, self._beyond, whole=self.counted.errors is None),
+        )
+
+    @cached_property
+    def _beyond(self) -> Beyond:
+        typical = None if self.typical is None else self.typical.like(self.rows.rows["model"])
+        return Beyond.of(self.rows.times, typical, explained.parts_of(self.question.metric))
+
+    def _sum(self, values: Floats) -> float:
+        """The sum over the requests by weight, in seconds."""
+        return float((values * self.rows.weight).sum()) / 1e6
+
+    @cached_property
+    def _unexplained_s(self) -> float:
+        return self._sum(self._beyond.time[PARTS.index("unexplained")])
+
+    def _selected(self) -> Selected:
+        return Selected(
+            requests=self._number(self._weight),
+            explained=self._number(float(self.rows.weight.sum())),
+            failed=self._number(self.scale * float(self.chosen["weight"][explained.has_failed(self.chosen)].sum())),
+            time_s=self._sum(self._beyond.time.sum(0)),
+            start=rfc3339(int(self.chosen["end_ns"].min())) if len(self.chosen) else None,
+            end=rfc3339(int(self.chosen["end_ns"].max())) if len(self.chosen) else None,
+            processes=[
+                self._processes[process].process.title
+                for process, _ in Counter(self.rows.rows["process"].tolist()).most_common()
+                if process in self._processes
+            ],
+        )
+
+    @property
+    def _weight(self) -> float:
+        """How many requests are chosen."""
+        return self.scale * float(self.chosen["weight"].sum())
+
+    def _number(self, weight: float) -> Number:
+        """A count; a sum of weights may have a fraction."""
+        return round(weight, 3) if self.counted.errors is not None else round(weight)
+
+    def _typical(self) -> TypicalOut | None:
+        if self.typical is None or not self.rows.n:
+            return None
+        low, high = self.typical.tpot or (None, None)
+        kind = "good requests" if self.question.metric is None else "requests that ended ok,"
+        earlier = f" since {rfc3339(self.since_ns)}" if self.since_ns < self.population.start_ns else ""
+        return TypicalOut(
+            text=f"the middle half of {kind} of the same model{earlier}",
+            start=rfc3339(self.since_ns),
+            end=rfc3339(self.population.end_ns),
+            ttft_requests=self.typical.first_n,
+            ttft_from_s=self.typical.ttft[0] / 1e6,
+            ttft_to_s=self.typical.ttft[1] / 1e6,
+            rest_requests=self.typical.rest_n,
+            tpot_from_s=explained.as_seconds(low),
+            tpot_to_s=explained.as_seconds(high),
+        )
+
+    @cached_property
+    def _what_if(self) -> WhatIf:
+        time_s = self._sum(self._beyond.time.sum(0))
+        return WhatIf(
+            self.reader,
+            self.question,
+            self.counted,
+            self.population,
+            self.rows,
+            chosen=self._weight,
+            unexplained=self._unexplained_s / time_s if time_s else 0.0,
+        )
+
+    def _parts(self) -> list[Part]:
+        """The causes that took time from the selected requests or from typical ones, the largest excess first: of the
+        groups, and in each."""
+        if not self.rows.n:
+            return []
+        beyond, weight, is_compared = self._beyond, self.rows.weight, self.typical is not None
+        time_s, typical_s = ((values * weight).sum(1) / 1e6 for values in (beyond.time, beyond.typical))
+        excess_s = time_s - typical_s
+        most = np.bincount(beyond.most() + 1, weight, len(PARTS) + 1)[1:]
+        by_cause = shares(excess_s.tolist())
+        told = [i for i in range(len(PARTS)) if time_s[i] or typical_s[i]]
+        of_group = [load_causes()[name].group for name in PARTS]
+        by_group_s = Counter[str]()
+        for group, value in zip(of_group, excess_s.tolist(), strict=True):
+            by_group_s[group] += max(value, 0)
+        told.sort(key=lambda i: (-by_group_s[of_group[i]], of_group[i], -excess_s[i], -time_s[i]))
+        examples = exemplars(self.reader, self.rows, beyond)
+        culprits = self._culprits(time_s)
+        what_if = self._what_if
+        return [
+            Part(
+                cause=PARTS[i],
+                group=of_group[i],
+                time_s=float(time_s[i]),
+                typical_s=float(typical_s[i]) if is_compared else None,
+                excess_s=float(excess_s[i]) if is_compared else None,
+                share=by_cause[i] if is_compared else None,
+                requests=self._number(float(most[i])) if is_compared else None,
+                budget_share=self._of_budget(float(most[i])) if is_compared else None,
+                without=None
+                if what_if.hidden or PARTS[i] == "unexplained"
+                else what_if.without([PARTS[i]], share=by_cause[i] if is_compared else None),
+                culprits=what_if.of_culprits(culprits[PARTS[i]]),
+                exemplars=examples[PARTS[i]],
+                advice=self._advice(PARTS[i], culprits[PARTS[i]]),
+            )
+            for i in told
+        ]
+
+    def _of_budget(self, requests: float) -> float | None:
+        """These as a share of the bad requests that the objective allows; None without an SLO, or without requests."""
+        slo, judged = self.question.slo, float(self.counted.requests.tally.judged)
+        if slo is None or self.question.metric is not None or not judged:
+            return None
+        return requests / (float(slo.budget) * judged)
+
+    def _culprits(self, time_s: Floats) -> Mapping[str, list[Culprit]]:
+        culprits: dict[str, list[Culprit]] = defaultdict(list)
+        victims = {name: Victims.of(self.rows, self._beyond, name) for name in (*OF_PROMPTS, *HELD)}
+        if suffered_s := float(sum(time_s[PARTS.index(name)] for name in OF_PROMPTS)):
+            to_blame = of_prompts(self.reader, [victims[name] for name in OF_PROMPTS], suffered_s=suffered_s)
+            culprits |= dict.fromkeys(OF_PROMPTS, to_blame)
+        for name in ("preempted", "recompute"):
+            culprits[name] = of_kv(self.reader, self.counted.window, self.rows, self._beyond, name)
+        held = read_held(self.reader, [victims[name] for name in HELD])
+        for name in PARTS:
+            of_place = of_processes(lost_at(self.rows, self._beyond, name), self._processes, name)
+            culprits[name] = [*culprits[name], *of_place] if name in OF_PROMPTS else culprits[name] or of_place
+            if name in HELD:
+                culprits[name] = [*culprits[name], *of_holders(held, victims[name], name)]
+        return culprits
+
+    @cached_property
+    def _processes(self) -> Mapping[int, Served]:
+        return read_processes(self.reader, self.population, self.every) if self.rows.n else {}
+
+    @cached_property
+    def _engines(self) -> list[str]:
+        """The engines of the selected requests, those with most requests first."""
+        served = Counter(self.rows.rows["process"].tolist())
+        engines: Counter[str] = Counter()
+        for process, n in served.items():
+            if process in self._processes:
+                engines[self._processes[process].engine] += n
+        return [name for name, _ in engines.most_common()]
+
+    def _engines_of(self, cause: str) -> list[str]:
+        """The engines whose requests lost most to a cause: the switches of others would not help."""
+        lost = lost_at(self.rows, self._beyond, cause)
+        most = max(lost.values(), default=0.0)
+        theirs = {self._processes[key].engine for key, us in lost.items() if us > most / 10 and key in self._processes}
+        return [engine for engine in self._engines if engine in theirs] or self._engines
+
+    @cached_property
+    def _levels(self) -> list[LevelOut]:
+        levels = []
+        for number, level in reversed([*enumerate(get_args(Level))]):
+            of_level = self.rows.rows["level"] == number
+            if not of_level.any():
+                continue
+            served = {*self.rows.rows["process"][of_level].tolist()} & self._processes.keys()
+            engines = sorted({self._processes[process].engine for process in served})
+            weight = self._number(float(self.rows.weight[of_level].sum()))
+            why = self._reasons(of_level, engines) if level != "steps" else []
+            more = ". ".join(one.text.rstrip(".") for one in why[:_MOST_REASONS])
+            levels.append(LevelOut(level=level, requests=weight, engines=engines, reasons=why, more=more))
+        return levels
+
+    def _reasons(self, of: Bools, engines: Sequence[str]) -> list[ReasonOut]:
+        rows = self.rows.rows[of]
+        share, steps = (rows[name].astype(np.float64) for name in ("reason_share", "reason_steps"))
+        return reasons_of(rows["reason"], share, steps, self.rows.weight[of], engines)
+
+    def _advice(self, cause: str, culprits: Sequence[Culprit]) -> str:
+        if cause == "unexplained":
+            return ". ".join(dict.fromkeys(one.more.rstrip(".") for one in self._levels if one.more))
+        return f"{compared(culprits, self._processes.values())}{advice(cause, self._engines_of(cause))}"
+
+    def _models(self) -> list[ModelOut]:
+        """The laws of the processes with most selected requests; none for a caller of one tenant."""
+        if self.reader.tenant or not self.rows.n:
+            return []
+        served = Counter(self.rows.rows["process"].tolist()).most_common(_MOST_MODELS)
+        processes = [self._processes[process].process for process, _ in served if process in self._processes]
+        return read_models(self.reader, self.population, processes)
+
+    def _note(self) -> str | None:
+        """What the answer lacks, and why."""
+        replayed = f"no replay: {self._what_if.replays}" if isinstance(self._what_if.replays, str) else None
+        return "; ".join(filter(None, (self._missing(), self._compared(), replayed))) or None
+
+    def _compared(self) -> str | None:
+        """What typical ones are not as usual."""
+        if not self.rows.n:
+            return None
+        if self.typical is None:
+            kind = "good request of the time and of the day before it" if self.question.metric is None else "request"
+            return f"no {kind} is explained, so nothing is known of what is typical"
+        others = round(float(self.rows.weight[~self.typical.knows(self.rows.rows["model"])].sum()))
+        if not others:
+            return None
+        return f"{others} requests are compared with other models, since no good one of their own is known"
+
+    def _missing(self) -> str | None:
+        n = self.every * len(self.chosen)
+        missing = n - self.every * self.rows.n
+        if self.rows.n and all(level.level == "none" for level in self._levels):
+            told = "the engines tell neither phases nor steps of these requests"
+            return f"{told}. {self._levels[0].more}"
+        if not missing:
+            return None
+        late = "it takes up to two minutes, and longer after an outage; a collector with --explain false explains none"
+        if self.rows.n:
+            return f"{missing} of {n} requests are not explained yet: {late}"
+        return f"none of these {n} requests is explained yet: {late}"

@@ -1,0 +1,93 @@
+"""Why requests waited for their first step: by the scheduler's word, else by elimination."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from collector.causes.split.columns import WAITS, Floats, Ints, Limits, Pieces, Requests, added
+from collector.causes.split.judge import Judged
+from collector.causes.split.model import FEATURES
+from collector.causes.split.timeline import RunningSums, Steps
+
+_FULL: Final = 0.95
+"""A step that computes this share of its token budget has no room for a chunk of another prompt."""
+_BATCH, _KV, _TOKENS, _PRIORITY = range(len(WAITS))
+
+
+def waited(case: Judged, pieces: Pieces, limits: Limits, queued: Ints) -> tuple[Floats, Floats]:
+    """For each queued piece (indices): when the scheduler knew the request, and then its waits, pieces × WAITS, ns.
+
+    Before that moment the engine was busy with the step that ran when the request came.
+    """
+    requests, steps = case.recorded.requests, case.steps
+    start, end, row = pieces.start[queued], pieces.end[queued], pieces.request[queued]
+    if np.isfinite(requests.waited).any():
+        # The scheduler names the waits of a request; they end as a step begins. None: it did not wait.
+        length = added(row, end - start, len(requests))
+        waits = _before_preemptions(requests, pieces)[row] * ((end - start) / np.maximum(length[row], 1))[:, None]
+        total = waits.sum(1)
+        waits *= np.where(total > end - start, (end - start) / np.maximum(total, 1), 1.0)[:, None]
+        return end - waits.sum(1), waits
+    if not len(steps):
+        return end, np.zeros((len(queued), len(WAITS)))
+    seen = np.minimum(step_end(steps, start), end)
+    reasons = _reasons(case, limits)
+    sums = RunningSums(steps, reasons * steps.duration[:, None], reasons * _gaps(steps)[:, None])
+    return seen, sums.between(seen, end)
+
+
+def _before_preemptions(requests: Requests, pieces: Pieces) -> Floats:
+    """Requests × WAITS, ns: the waits without those of preempted requests for their next step, first those for KV.
+
+    told 300 ms for KV and 20 ms for tokens, preempted for 280 ms     20 ms for KV, 20 ms for tokens
+    """
+    waits = np.nan_to_num(requests.waited)
+    lost = pieces.name == "preempted"
+    again = added(pieces.request[lost], (pieces.end - pieces.start)[lost], len(requests))
+    for reason in (_KV, _BATCH, _TOKENS, _PRIORITY):
+        taken = np.minimum(waits[:, reason], again)
+        waits[:, reason] -= taken
+        again -= taken
+    return waits
+
+
+def step_end(steps: Steps, time: Floats) -> Floats:
+    """The end of the step that runs at a time; the time itself between steps."""
+    step = np.searchsorted(steps.start, time, "right") - 1
+    end = steps.end[np.maximum(step, 0)]
+    later: Floats = np.where((step >= 0) & (end > time), end, time)
+    return later
+
+
+def _gaps(steps: Steps) -> Floats:
+    gaps = np.zeros(len(steps))
+    gaps[1:] = np.where(steps.follows[1:], steps.start[1:] - steps.end[:-1], 0.0)
+    return gaps
+
+
+def _reasons(case: Judged, limits: Limits) -> Floats:
+    """Steps × WAITS: the share of the waiting requests that wait for each reason in it; zeros where none waits.
+
+    Where the engine counts them by reason, by these counts. Else as many sequences as may run: the batch. Else as many
+    tokens as a step may have: tokens. Else only blocks of the KV cache can be missing. Without the engine's limits, the
+    largest step that was seen tells them, here or by the law.
+    """
+    steps, done, model = case.steps, case.done, case.model
+    counts = np.nan_to_num(np.stack([steps.numbers[f"waiting_for_{reason}"] for reason in WAITS], 1))
+    if counts.any():
+        total = counts.sum(1, keepdims=True)
+        shares: Floats = counts / np.maximum(total, 1)
+        return shares
+    running = done.running
+    tokens = done.features[:, [FEATURES.index("prompt_tokens"), FEATURES.index("sequences")]].sum(1)
+    most = limits.max_seqs or np.nanmax(running, initial=model.most_of("sequences") if model else 1)
+    budget = limits.max_batched_tokens or np.nanmax(tokens, initial=model.most_of("prompt_tokens") if model else 1)
+    known = np.isfinite(running) & np.isfinite(tokens) & ~(steps.numbers["waiting"] == 0)
+    full, spent = running >= most, tokens >= _FULL * budget
+    reasons = np.zeros((len(steps), len(WAITS)))
+    reasons[:, _BATCH] = known & full
+    reasons[:, _TOKENS] = known & ~full & spent
+    reasons[:, _KV] = known & ~full & ~spent
+    return reasons

@@ -1,0 +1,91 @@
+"""Requests by the bucket of time in which they ended, and those that did not end, judged by SLOs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from collector.ask.slices import slices
+from collector.ask.template import part
+from collector.ask.times import HOUR_NS
+from collector.ask.window import Window
+from collector.count.evaluation import open_requests
+from collector.count.population import Population, read_ended
+from collector.count.reader import Reader
+from collector.count.summing import UNJUDGED, number_of
+from collector.slo.cells import Cells
+from collector.slo.counts import good_is_known, judged
+from collector.slo.model import Slo
+from collector.sql.fragment import Fragment
+
+_SUMS: Final = {"output_tokens": "output_tokens"}
+_COUNTED: Final = {"requests": "total", "failed": "failed", "cancelled": "cancelled"}
+"""The counts of a bucket, with their names among the outcomes of cells."""
+
+
+def ended_by_bucket(
+    reader: Reader, covered: Window, step_ns: int, slos: Sequence[Slo]
+) -> tuple[dict[int, dict[str, Any]], bool]:
+    """Counts by the start of the bucket, the oldest first; and whether they are estimates.
+
+    They are `requests`, `failed`, `cancelled`, and `output_tokens`, which is None when no request tells its tokens.
+    `covered` is the part of the window that is complete.
+    """
+    population = _read(reader, covered, step_ns, slos)
+    outcomes = population.judged.of_all_slos().items()
+    return population.by_band({name: outcomes[of] for name, of in _COUNTED.items()}), population.sampled
+
+
+def judged_by_bucket(
+    reader: Reader, window: Window, covered: Window, step_ns: int, slos: Sequence[Slo]
+) -> tuple[dict[int, dict[str, float | None]], bool]:
+    """By the start of the bucket: `goodput`, the good requests, and `attainment`, each None where it is not known.
+
+    A lost request is in the bucket in which it was given up. One in flight is in none (`late_in_flight`): all of them
+    would be bad in the last one, whenever they came. Behind the part of the window that is complete there is no bucket:
+    the ended requests are not known there.
+    """
+    population = _read(reader, covered, step_ns, slos)
+    if covered.end_ns > window.start_ns:
+        in_flight = open_requests(reader, window)
+        bad = in_flight.judged(slos).of_all_slos().bad & in_flight.is_lost & (in_flight.lost_at_ns < covered.end_ns)
+        lost = in_flight.where(bad)
+        population = population.with_open(lost, lost.lost_at_ns // step_ns * step_ns)
+    by_bucket = population.by_band(population.judged.of_all_slos().items())
+    return {at_ns: _of(counts) for at_ns, counts in by_bucket.items()}, population.sampled
+
+
+def spent_ns(reader: Reader, window: Window, slo: Slo) -> int | None:
+    """From which hour on more requests of an SLO's window were bad than its objective allows of the whole window.
+
+    The window ends when the one asked about does. None where the ended ones alone are not so many.
+    """
+    whole = replace(window, start_ns=max(0, window.end_ns - slo.window))
+    population = _read(reader, whole, HOUR_NS, [slo])
+    outcomes = population.judged.outcomes(0)
+    hours = population.by_band({"bad": outcomes.bad, "good": outcomes.good})
+    left = float(slo.budget) * sum(counts["bad"] + counts["good"] for counts in hours.values())
+    for at_ns, counts in hours.items():
+        left -= counts["bad"]
+        if left < 0:
+            return max(at_ns, whole.start_ns)
+    return None
+
+
+def late_in_flight(reader: Reader, window: Window, slos: Sequence[Slo]) -> int:
+    """The requests in flight at the window's end that one of these SLOs judges as bad by now."""
+    judged = open_requests(reader, window).judged(slos).of_all_slos()
+    return number_of(judged.in_flight_violations)
+
+
+def _read(reader: Reader, covered: Window, step_ns: int, slos: Sequence[Slo]) -> Population:
+    bucket = Fragment(part("bucket", {}).sql, {"step_ns": step_ns})
+    parts = [replace(one, band=bucket) for one in slices([covered.end_ns, covered.start_ns])]
+    return read_ended(reader.queries, covered.filter, Cells(slos), parts, sums=_SUMS)
+
+
+def _of(counts: Mapping[str, Any]) -> dict[str, float | None]:
+    n = judged(**{name: counts[name] for name in ("total", *UNJUDGED, "in_flight_violations", "lost")})
+    is_known = good_is_known(n, unselected=counts["unselected"], undetermined=counts["undetermined"])
+    return {"goodput": counts["good"] if is_known else None, "attainment": counts["good"] / n if n else None}

@@ -1,0 +1,1 @@
+"""Engines and their processes: what they tell, and what they did."""

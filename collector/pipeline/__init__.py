@@ -1,0 +1,1 @@
+"""The signals' chains from receiver to store, and the settings of the collector."""

@@ -1,0 +1,177 @@
+"""`/check`: a gate that says good, worse or not decided, and errs as rarely when it is asked all the time."""
+
+import math
+
+import numpy as np
+import pytest
+
+from collector.compare.chance import Sample
+from collector.compare.check import Share, against_latency, against_objective, against_share, overall
+from collector.compare.wandering import BLOCKS
+from tests.collector.rows import NOW, SECOND
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def check(api):
+    """The gate, which calls what it saw for five minutes good."""
+    asked = {"slo": "chat", "least_time": "5m"}
+    return lambda **params: api("check", **asked, **{name.replace("__", "."): v for name, v in params.items()})
+
+
+def _requests(n, bad, **fields):
+    """Requests of the SLO `chat` over ten minutes, of which some are bad, spread evenly."""
+    every = n / bad if bad else math.inf
+    return [
+        {
+            "ended": NOW - 60 * SECOND - i * 600 * SECOND // n, "e2e": 2 * SECOND, "slo_class": "chat", "tpot_ns": 1e7,
+            "ttft_ns": 900 * MS if bad and i % every < 1 else 100 * MS + i % 97 * MS, **fields,
+        }
+        for i in range(n)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bad", "verdict", "value"), [(10, "good", 1), (300, "worse", -1), (105, "not decided", 0), (0, "good", 1)]
+)
+def test_requests_are_good_worse_or_undecided_beside_an_objective(check, rows, bad, verdict, value):
+    rows.requests([*_requests(2000, bad), *_requests(500, 500, slo_class="batch")])
+    got = check()
+    assert (got["verdict"], got["value"]) == (verdict, value)
+    assert got["requests"]["total"] == 2000
+    (number,) = got["numbers"]
+    assert number["name"] == "bad share"
+    assert number["a"] == pytest.approx(0.05)
+    assert number["b"] == pytest.approx(bad / 2000)
+
+
+def test_the_objective_and_the_relevant_difference_are_arguments(check, rows):
+    rows.requests(_requests(2000, 105))
+    assert check(objective=0.9)["verdict"] == "good"
+    assert check(objective=0.99)["verdict"] == "worse"
+    assert check(relevant=1.0)["verdict"] == "good"
+
+
+def test_no_traffic_is_not_decided_and_says_why(check, rows):
+    got = check()
+    assert (got["verdict"], got["value"]) == ("not decided", 0)
+    assert got["reason"] == "no request of the window was judged: is traffic on its way, and does the SLO select it?"
+    rows.requests(_requests(300, 0))
+    assert check(variant="new", against__variant="baseline")["reason"].startswith("no request of new was judged")
+    misspelt = check(variant="basline")
+    assert misspelt["empty"] == "basline"
+    assert misspelt["reason"].endswith("no request has the variant basline: did you mean baseline?")
+    assert check(variant="baseline", against__variant="old")["reason"].startswith("no request of old was judged")
+    assert check(variant="baseline", against__variant="old")["verdict"] != "worse"
+
+
+def test_a_variant_is_compared_with_another_one(check, rows):
+    quick, slow = _requests(3000, 30, variant="old"), _requests(3000, 30, variant="new")
+    rows.requests([*quick, *[{**r, "ttft_ns": int(r["ttft_ns"] * 1.5), "e2e": 3 * SECOND} for r in slow]])
+    got = check(variant="new", against__variant="old", quantile=0.9)
+    assert got["verdict"] == "worse"
+    names = {number["name"]: number for number in got["numbers"]}
+    assert names["P90 TTFT"]["verdict"] == "worse"
+    assert names["P90 TTFT"]["b"] == pytest.approx(1.5 * names["P90 TTFT"]["a"], rel=0.02)
+    assert got["reason"].startswith("P90 TTFT 2")
+    back = check(variant="old", against__variant="new", quantile=0.9)
+    assert back["verdict"] == "good", back["numbers"]
+    assert back["reason"] == "no number is worse by 20 %: 3\u202f000 and 3\u202f000 judged requests"
+
+
+def test_a_longer_gap_is_worse_though_each_token_is_as_quick_on_average(check, rows):
+    quick, frozen = (_requests(2000, 20, variant=name, gap_ns=50 * MS) for name in ("old", "new"))
+    rows.requests([*quick, *[{**r, "gap_ns": 900 * MS if i % 5 else 50 * MS} for i, r in enumerate(frozen)]])
+    got = check(variant="new", against__variant="old", quantile=0.9)
+    assert got["verdict"] == "worse"
+    assert {number["name"] for number in got["numbers"] if number["verdict"] == "worse"} == {"P90 longest gap"}
+    assert got["reason"] == "P90 longest gap 900 ms, not 50.0 ms: 2\u202f000 and 2\u202f000 judged requests"
+
+
+def test_a_time_is_compared_with_an_earlier_one(check, rows):
+    earlier = [{**r, "ended": r["ended"] - 7200 * SECOND} for r in _requests(1500, 15)]
+    rows.requests([*earlier, *_requests(1500, 300)])
+    got = check(against__start="-3h", against__end="-1h")
+    assert got["verdict"] == "worse"
+    assert got["reason"].startswith("bad share 20 %, not 1 %")
+
+
+def test_a_status_tells_the_verdict_to_those_who_read_no_answer(api, rows):
+    def statuses(**params):
+        of = {}
+        for wish in ("good", "not_worse", "worse"):
+            answer = api.client.post("/api/v1/check", params={"slo": "chat", "ok_if": wish, **params})
+            of[wish] = answer.status_code
+        return answer.json()["verdict"], of
+
+    assert statuses() == ("not decided", {"good": 412, "not_worse": 200, "worse": 412})
+    rows.requests(_requests(2000, 300))
+    assert statuses() == ("worse", {"good": 412, "not_worse": 412, "worse": 200})
+    assert statuses(objective=0.5, least_time="5m") == ("good", {"good": 200, "not_worse": 200, "worse": 412})
+    ask = lambda **params: api.client.get("/api/v1/check", params=params).status_code  # noqa: E731
+    assert ask(slo="chat") == 200
+    assert (ask(slo="gone"), ask(), ask(slo="chat", objective=1), ask(slo="chat", ok_if="fine")) == (404, 400, 400, 400)
+
+
+def test_bad_requests_that_came_together_are_weaker_evidence(check, rows):
+    rows.requests(_requests(2000, 125))
+    spread = check()["numbers"][0]
+    rows.clear()
+    burst = _requests(2000, 0)
+    rows.requests([{**r, "ttft_ns": 900 * MS} if 500 <= i < 625 else r for i, r in enumerate(burst)])
+    at_once = check()["numbers"][0]
+    assert at_once["b"] == pytest.approx(spread["b"])
+    assert at_once["evidence_of_worse"] < spread["evidence_of_worse"]
+
+
+def test_a_gate_that_is_asked_each_minute_rarely_convicts_the_innocent_and_finds_the_slow():
+    rng = np.random.default_rng(3)
+    ended = {1.0: 0, 1.5: 0}
+    for slower in ended:
+        for _ in range(30):
+            a, b = (rng.lognormal(0, 0.8, 3000) * factor for factor in (1.0, slower))
+            for n in range(100, 3001, 100):
+                pair = tuple(Sample(x[:n], np.ones(n), np.ones((1, n)), np.arange(n) * BLOCKS // n) for x in (a, b))
+                if against_latency("P90 TTFT", pair, 0.9, 0.2, 3).verdict == "worse":
+                    ended[slower] += 1
+                    break
+    assert ended[1.0] <= 2
+    assert ended[1.5] >= 27
+
+
+def test_the_same_latencies_are_good_once_there_are_enough():
+    rng = np.random.default_rng(4)
+    pair = tuple(
+        Sample(rng.lognormal(0, 0.8, 9000), np.ones(9000), np.ones((1, 9000)), np.arange(9000) * BLOCKS // 9000)
+        for _ in "ab"
+    )
+    assert against_latency("P90 TTFT", pair, 0.9, 0.3, 3).verdict == "good"
+    few = tuple(
+        Sample(s.values[:100], s.weights[:100], s.features[:, :100], np.arange(100) * BLOCKS // 100) for s in pair
+    )
+    assert against_latency("P90 TTFT", few, 0.9, 0.3, 3).verdict == "not decided"
+
+
+def test_a_share_that_is_larger_than_the_other_sides_is_worse_even_within_the_objective():
+    def judged(bad_of_a, bad_of_b, budget):
+        """10,000 requests of each side, bad ones spread evenly over the blocks of time."""
+        of = [np.arange(10_000) % (10_000 // max(bad, 1)) < (bad > 0) for bad in (bad_of_a, bad_of_b)]
+        blocks = np.arange(10_000) * BLOCKS // 10_000
+        pair = tuple(Sample(bad * 1.0, np.ones(10_000), np.ones((1, 10_000)), blocks) for bad in of)
+        return against_share(pair, Share(bad_of_b, 10_000), budget, 0.2, 1)
+
+    assert judged(10, 100, 0.05).verdict == "worse"
+    assert judged(10, 10, 0.05).verdict == "good"
+    assert judged(10, 10, 0.0001).verdict == "not decided"
+    assert judged(5000, 2000, 0.0001).verdict == "good"
+    assert against_share(None, Share(0, 0), 0.05, 0.2, 1).verdict == "not decided"
+
+
+def test_one_worse_number_is_worse_and_only_all_good_ones_are_good():
+    good, bad, open_ = (against_objective(Share(h, 2000), 0.05, 0.2) for h in (10, 300, 105))
+    assert [n.verdict for n in (good, bad, open_)] == ["good", "worse", "not decided"]
+    assert overall([good, bad, open_]) == "worse"
+    assert overall([good, open_]) == "not decided"
+    assert overall([good, good]) == "good"
+    assert overall([]) == "not decided"
