@@ -19,7 +19,10 @@ LIMITS = {
     "MOST_OF_A_TRACE", "MOST_REQUESTS", "MOST_STEPS", "MOST_TYPICAL", "_MOST_EVENTS", "_MOST_GROUPS",
     "_MOST_INFLICTERS", "_MOST_LABELS", "_MOST_MODELS", "_MOST_PROCESSES", "_MOST_ROWS", "_MOST_VALUES",
 }  # fmt: skip
-"""Constants of `collector.measure` and `collector.api` that bound what an answer reads or lists of the store."""
+"""Constants of `ROOMS` that bound what an answer reads or lists of the store."""
+ROOMS = tuple(
+    f"collector.{room}." for room in ("count", "numbers", "causes.answer", "compare", "engines", "incidents", "api")
+)
 TRACE = f"{0xACE:032x}"
 SLOS = """
 slos:
@@ -37,7 +40,7 @@ def low(monkeypatch):
     """All limits are as many as the caller's own rows."""
     patched = set()
     for name, module in [*sys.modules.items()]:
-        if name.startswith(("collector.measure.", "collector.api.")):
+        if name.startswith(ROOMS):
             for limit in LIMITS & vars(module).keys():
                 monkeypatch.setattr(module, limit, OWN + 1)
                 patched.add(limit)

@@ -14,6 +14,7 @@ A block lies between two marks, and everything around it is written by hand:
 | `variables MODULE` | its constants that name environment variables, and the docstrings under them |
 | `commands`, `options COMMAND…` | the Typer application |
 | `conditions`, `causes`, `remedies`, `engines` | the YAML file of that name's room |
+| `rooms` | `tests/contract/rooms.py`, and the docstrings of the rooms |
 | `tickets` | the last run of `benchmarks.alerts_counts` |
 """
 

@@ -16,6 +16,7 @@ from collector.slo.conditions import load_conditions
 from collector.slo.durations import format_duration
 from collector.slo.severity import SEVERITIES
 from tests.contract.reference.text import table
+from tests.contract.rooms import ROOMS, said
 
 _RESULTS: Final = Path(__file__).parents[3] / "benchmarks" / "results"
 FAULTS: Final = _RESULTS / "explain.json"
@@ -46,6 +47,12 @@ def conditions(_: str, __: str) -> str:
         for name, condition in load_conditions().items()
     )
     return table(head, rows)
+
+
+def rooms(_: str, __: str) -> str:
+    """The rooms of the collector, from the lowest up, with what they import."""
+    rows = ((f"`{room}`", said(room), ", ".join(names.split())) for room, names in ROOMS.items())
+    return table(("room", "what it is", "imports"), rows)
 
 
 def tickets(_: str, __: str) -> str:

@@ -77,6 +77,7 @@ _MAKERS: Final[dict[str, Callable[[str, str], str]]] = {
     "commands": commands.commands,
     "options": commands.options,
     "conditions": data.conditions,
+    "rooms": data.rooms,
     "tickets": data.tickets,
     "causes": data.causes,
     "remedies": data.remedies,

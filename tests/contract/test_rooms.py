@@ -1,0 +1,39 @@
+"""The collector's rooms: each has a row in the table, and imports point downward only."""
+
+from tests.contract.rooms import ROOMS, ROOT, files, imported, room_of, said
+
+
+def test_every_file_lies_in_a_room():
+    outside = {path.relative_to(ROOT / "collector").as_posix() for path in files() if not room_of(path)}
+    assert outside == {"__init__.py", "causes/__init__.py"}
+    assert {room_of(path) for path in files()} - {""} == ROOMS.keys()
+
+
+def test_a_room_imports_the_rooms_of_its_row_and_no_others():
+    actual = {room: set() for room in ROOMS}
+    for path in files():
+        if room_of(path):
+            actual[room_of(path)].update(imported(path))
+    assert actual == {room: set(row.split()) for room, row in ROOMS.items()}
+
+
+def test_a_room_imports_rooms_that_stand_before_it():
+    before = list(ROOMS)
+    upward = {
+        room: [name for name in row.split() if before.index(name) > before.index(room)] for room, row in ROOMS.items()
+    }
+    assert {room: names for room, names in upward.items() if names} == {}
+
+
+def test_every_room_says_what_it_is():
+    assert [room for room in ROOMS if len(said(room)) < 20] == []
+
+
+def test_an_import_of_another_room_is_found(monkeypatch, tmp_path):
+    (tmp_path / "collector/slo").mkdir(parents=True)
+    monkeypatch.setattr("tests.contract.rooms.ROOT", tmp_path)
+    bad = tmp_path / "collector/slo/bad.py"
+    bad.write_text(
+        "import json\nfrom collector.slo import model\nimport collector.store.lock\nfrom collector import api\n"
+    )
+    assert list(imported(bad)) == ["store", "api"]
