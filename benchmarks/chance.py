@@ -61,7 +61,7 @@ def main(
 def requests(
     random: np.random.Generator, n: int, kind: str = "plain", *, prompts: float = 1.0, slower: float = 1.0
 ) -> Rows:
-    """Requests whose TTFT depends on the prompt, as sql/queries/compare_rows.sql gives them."""
+    """Requests whose TTFT depends on the prompt, as compare/queries/compare_rows.sql gives them."""
     prompt, ends = np.exp(random.normal(6, 1, n)) * prompts, np.sort(random.random(n)) * 3600
     ttft = (20 + 0.2 * prompt) * random.lognormal(0, 0.5, n) * slower
     weight = np.ones(n)
@@ -79,7 +79,7 @@ def requests(
 
 
 def waits(random: np.random.Generator, n: int, kind: str, *, longer: float = 1.0) -> tuple[Rows, Floats]:
-    """Requests and the waits for their tokens, as sql/queries/compare_tokens.sql gives them.
+    """Requests and the waits for their tokens, as compare/queries/compare_tokens.sql gives them.
 
     The wait depends on the length of the answer, and those of one request go together. In ties, two tokens of three
     come with the one before.

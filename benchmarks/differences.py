@@ -87,7 +87,7 @@ class Traffic:
         return number > np.quantile(number, 0.8) if wanted == MANY else number < np.quantile(number, 0.2)
 
     def edges(self) -> dict[str, list[float]]:
-        """The quantiles of each number, as sql/queries/differences_edges.sql and differences_arrival.sql have them."""
+        """The quantiles of each number, as compare/queries/differences_edges.sql and differences_arrival.sql have them."""
         known = {name: number[self.known[name]] for name, number in self.numbers.items()}
         levels = {"cached_share": LEVELS[:-1]}
         return {
@@ -157,7 +157,7 @@ class Drawn:
         return cls(traffic, edges, classes, np.ones(len(bad)) if weight is None else weight, bad)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The requests of each side by value, as sql/queries/value_counts.sql counts them."""
+        """The requests of each side by value, as numbers/queries/value_counts.sql counts them."""
         rows = []
         for name, codes in {**self.traffic.texts, **self.classes}.items():
             known = self.traffic.known[name]
@@ -174,7 +174,7 @@ class Drawn:
         return rows
 
     def count_met(self, best: Sequence[Candidate]) -> Met:
-        """The requests by which of some candidates they meet, as sql/queries/differences_together.sql counts them."""
+        """The requests by which of some candidates they meet, as the query differences_together counts them."""
         bits = sum((self._meets(one).astype(np.int64) << i for i, one in enumerate(best)), np.zeros(1, np.int64))
         groups, group = np.unique(bits, return_inverse=True)
         sums = [

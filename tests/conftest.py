@@ -74,13 +74,13 @@ PROCESSES = (
     "collector/store/test_cluster.py",
     "collector/store/test_server_store.py",
     "collector/test_oracle.py",
-    "collector/test_process.py",
+    "collector/app/test_process.py",
     "collector/store/test_migrations_at_once.py",
     "collector/test_power_cut.py",
-    "collector/causes/test_faults.py",
+    "collector/causes/split/test_faults.py",
     "tokentrail/mcp/test_faults.py",
-    "collector/causes/test_replay.py",
-    "collector/test_data_dir.py",
+    "collector/causes/split/test_replay.py",
+    "collector/base/test_data_dir.py",
     "collector/keep/test_live.py",
     "collector/keep/test_command.py",
     "collector/scrape/test_end_to_end.py",
@@ -97,9 +97,9 @@ PROCESSES = (
     "alerts/test_prometheus.py",
     "collector/test_outages_live.py",
     "collector/store/test_connections.py",
-    "collector/test_signals.py",
+    "collector/otlp/test_signals.py",
     "contract/test_docs.py",
-    "collector/engines/test_vllm.py",
+    "collector/sql/engines/test_vllm.py",
     "tokentrail/test_process.py",
     "tokentrail/test_with_collector.py",
     "tokentrail/integrations/test_with_collector.py",
@@ -128,10 +128,10 @@ STORES = (
     "collector/api/test_summary.py",
     "collector/scrape/test_api.py",
     "collector/scrape/test_over_time.py",
-    "collector/writing",
-    "collector/decoding",
+    "collector/store/writing",
+    "collector/sql/decoding",
     "collector/api/test_verdicts.py",
-    "collector/receive/test_logs.py",
+    "collector/otlp/test_logs.py",
     "collector/api/test_goodput.py",
     "alerts/test_benchmark.py",
 )
@@ -157,7 +157,7 @@ MODELS = (
 )
 """Files that compare with a model of transformers."""
 
-FAULTS = ("causes/test_faults.py", "mcp/test_faults.py")
+FAULTS = ("split/test_faults.py", "mcp/test_faults.py")
 """Files that explain the same runs of the simulated engine, which take 8 s of CPU."""
 
 

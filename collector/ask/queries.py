@@ -1,4 +1,4 @@
-"""Runs the queries of `collector/sql/queries`, for the API, `/metrics` and the store's own work."""
+"""Runs the queries of the rooms, `collector/*/queries/`, for the API, `/metrics` and the store's own work."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class Queries:
     def _array(
         self, query: str, fragments: Mapping[str, Fragment], row: npt.DTypeLike, parameters: Mapping[str, Any]
     ) -> npt.NDArray[Any]:
-        sql = render(f"queries/{query}", fragments)
+        sql = render(query, fragments)
         packed = self._store.binary(sql, {**parameters, **merged([*fragments.values()])}, self._settings())
         return np.frombuffer(packed, np.dtype(row))
 
@@ -192,5 +192,5 @@ class Queries:
         self, query: str, fragments: Mapping[str, Fragment] | None, parameters: Mapping[str, Any]
     ) -> QueryResult:
         fragments = fragments or {}
-        sql = render(f"queries/{query}", fragments)
+        sql = render(query, fragments)
         return self._store.query(sql, {**parameters, **merged([*fragments.values()])}, self._settings())

@@ -228,7 +228,7 @@ def _time(name: str) -> str:
 
 
 def _latest(first_ns: int, last_ns: int) -> Fragment:
-    """The requests of the latest part of a window, as sql/parts/ended_in_window.sql has them."""
+    """The requests of the latest part of a window, as ask/sql/ended_in_window.sql has them."""
     read = f"end >= {_time('latest_first_ns')} AND end < {_time('latest_last_ns')} + INTERVAL 1 DAY"
     counted = _between(_COUNTS_AT, "latest", first_ns, last_ns)
     return Fragment(f"{read} AND {counted.sql}", counted.parameters)

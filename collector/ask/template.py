@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from string import Template
+from typing import Final
 
 from collector.sql.fragment import Fragment, merged
 
@@ -16,7 +17,7 @@ class _Sql(Template):
     A value is neither: it is a bound parameter, `{name:Type}`.
 
         queries/spans_count.sql      SELECT count() AS total FROM spans WHERE $parts.started_in_window AND $filter
-        parts/started_in_window.sql  start >= {start_ns:Int64} AND start < {end_ns:Int64}
+        ask/sql/started_in_window.sql  start >= {start_ns:Int64} AND start < {end_ns:Int64}
         the caller                   queries.row("spans_count", {"filter": Fragment("x = 1")}, start_ns=1, end_ns=2)
         the store                    … WHERE start >= {start_ns:Int64} AND start < {end_ns:Int64} AND (x = 1)
     """
@@ -24,8 +25,19 @@ class _Sql(Template):
     idpattern = r"(?-i:(?:parts\.)?[a-z][a-z0-9_]*)"
 
 
-def _lines(path: str) -> list[str]:
-    return resources.files("collector.sql").joinpath(f"{path}.sql").read_text(encoding="utf-8").splitlines()
+_COLLECTOR: Final = Path(__file__).parents[1]
+PARTS: Final = _COLLECTOR / "ask" / "sql"
+QUERIES: Final = {path.stem: path for path in sorted(_COLLECTOR.rglob("queries/*.sql"))}
+"""The files of the queries, each in the room that asks it, by their names, of which no two are alike."""
+
+
+def _file(name: str) -> Path:
+    """The file of a query, or of a path within `collector/`, such as `causes/stage/due`."""
+    return _COLLECTOR / f"{name}.sql" if "/" in name else QUERIES[name]
+
+
+def _lines(name: str) -> list[str]:
+    return _file(name).read_text(encoding="utf-8").splitlines()
 
 
 @cache
@@ -33,11 +45,15 @@ def _with_parts(path: str) -> _Sql:
     """A file without its comments, with the text of its parts. Fragments that callers pass still stand by name."""
     template = _Sql("\n".join(line for line in _lines(path) if not line.startswith("--")))
     parts = [name for name in template.get_identifiers() if name.startswith("parts.")]
-    return _Sql(template.safe_substitute({name: _with_parts(name.replace(".", "/")).template for name in parts}))
+    return _Sql(
+        template.safe_substitute(
+            {name: _with_parts(f"ask/sql/{name.removeprefix('parts.')}").template for name in parts}
+        )
+    )
 
 
 def render(path: str, fragments: Mapping[str, Fragment]) -> str:
-    """The SQL of a file, such as `queries/itl`. Raises TypeError unless the fragments are those that it names."""
+    """The SQL of a query (`itl`) or a file (`causes/stage/due`). Raises TypeError unless the fragments are those it names."""
     template = _with_parts(path)
     named = set(template.get_identifiers())
     if named != fragments.keys():
@@ -47,8 +63,8 @@ def render(path: str, fragments: Mapping[str, Fragment]) -> str:
 
 
 def part(name: str, fragments: Mapping[str, Fragment]) -> Fragment:
-    """A file of `parts/` as a fragment, for a part that only some callers need."""
-    return Fragment(render(f"parts/{name}", fragments), merged([*fragments.values()]))
+    """A file of `ask/sql/` as a fragment, for a part that only some callers need."""
+    return Fragment(render(f"ask/sql/{name}", fragments), merged([*fragments.values()]))
 
 
 @cache
@@ -57,5 +73,5 @@ def no_rows_without(query: str) -> tuple[str, ...]:
 
     The query has no rows while all of them are empty: not all engines fill every table. Other files name none.
     """
-    named = (line.partition("-- no rows without: ")[2] for line in _lines(f"queries/{query}"))
+    named = (line.partition("-- no rows without: ")[2] for line in _lines(query))
     return tuple(table for tables in named if tables for table in tables.split(", "))

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Process(NamedTuple):
-    """An engine process. Its columns have these names in every table (sql/parts/process.sql)."""
+    """An engine process. Its columns have these names in every table (ask/sql/process.sql)."""
 
     service: str
     instance: str

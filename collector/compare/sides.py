@@ -32,7 +32,7 @@ from collector.slo.model import Promise
 from collector.sql.fragment import Fragment
 
 Rows = Mapping[str, Floats]
-"""Columns of sql/queries/compare_rows.sql, by name. `bad` is 1 or 0, and NaN for a request that no SLO judges;
+"""Columns of compare/queries/compare_rows.sql, by name. `bad` is 1 or 0, and NaN for a request that no SLO judges;
 `together` has a number for each session, NaN without one; `by NAME` that of a dimension's value (`Stratum.values`)."""
 
 LATENCIES: Final = {
@@ -45,7 +45,7 @@ LATENCIES: Final = {
 _OF_BAD: Final = ("input", "cached")
 """The tokens by which judged requests are like each other. The answer's length is not known of one that failed."""
 _ROW: Final = ("key", "start", "end", "weight", "ttft", "tpot", "e2e", "gap", "input", "cached", "output")
-"""The columns of sql/queries/compare_rows.sql. Times are seconds, latencies nanoseconds."""
+"""The columns of compare/queries/compare_rows.sql. Times are seconds, latencies nanoseconds."""
 _MOST_ROWS: Final = 100_000
 """Of more requests a side, one of several is read for the intervals, and so of more tokens."""
 _FEWEST: Final = 2
@@ -86,7 +86,7 @@ class Side:
     rows: Rows
     one_of: int
     tokens: Floats
-    """Columns of sql/queries/compare_tokens.sql."""
+    """Columns of compare/queries/compare_tokens.sql."""
     distributions: Mapping[str, Distribution]
 
     @cached_property

@@ -28,7 +28,7 @@ _MOST_ROWS = 10_000
 MOST_OF_A_TRACE = 1000
 """The newest requests of a trace that one answer lists."""
 _END_MARGIN_NS = HOUR_NS
-"""As sql/parts/end_margin.sql has it."""
+"""As ask/sql/end_margin.sql has it."""
 
 
 class Hop(Answer):

@@ -33,7 +33,7 @@ _ROW: Final = np.dtype(
         ("first_ns", "<i8"), ("last_ns", "<i8"), ("sampled", "<u8"),
     ]
 )  # fmt: skip
-"""The columns of sql/queries/cells.sql, as they are asked for here."""
+"""The columns of count/queries/cells.sql, as they are asked for here."""
 _NEVER_NS: Final = 2**62
 _ENDED: Final = part("counts_at", {}).sql
 

@@ -25,7 +25,7 @@ from collector.slo.counts import Number
 _LOOK_BACK_NS: Final = DAY_NS
 """The day before the window tells what a service had. Of what is older, one query asks."""
 _BLOCK_NS: Final = 600_000_000_000
-"""sql/queries/changes.sql"""
+"""numbers/queries/changes.sql"""
 _ABSENT_NS: Final = 6 * _BLOCK_NS
 """A value that a service lacked for so long, while it had other requests, was gone."""
 _LEAST_OF_SHARE: Final = 10

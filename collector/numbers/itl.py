@@ -25,14 +25,14 @@ _PLACES_FOR_EACH: Final = 4
 """Short durations have a place each in one array. It has so many places at most, and so many for each duration."""
 _ROW: Final = np.dtype([("us", "<u8"), ("n", "<u8")])
 _ROW_BYTES: Final = 800
-"""About the memory of one row of sql/queries/timeseries_itl.sql."""
+"""About the memory of one row of numbers/queries/timeseries_itl.sql."""
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]
 Counts = tuple[Array, Array]
 """Durations in µs, and how many tokens had each."""
 Buckets = list[dict[str, Any]]
-"""Rows of sql/queries/timeseries_itl.sql."""
+"""Rows of numbers/queries/timeseries_itl.sql."""
 
 
 @dataclass(frozen=True)

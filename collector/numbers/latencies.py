@@ -151,7 +151,7 @@ def _within(us: Fragment, buckets: Sequence[int]) -> Fragment:
 
 
 def buckets_of(values_ns: Floats) -> npt.NDArray[np.int64]:
-    """The buckets of latencies, as sql/parts/latency_bucket.sql has them: 1,024 for each power of two of µs."""
+    """The buckets of latencies, as ask/sql/latency_bucket.sql has them: 1,024 for each power of two of µs."""
     us = np.clip(np.ceil(np.ceil(values_ns) / 1000), 1, LARGEST_US)
     return (us.astype(np.float32).view(np.uint32) >> 13).astype(np.int64) - (127 << 10)
 

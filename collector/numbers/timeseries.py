@@ -208,7 +208,7 @@ def _points(
 def _latency_of_requests(
     reader: Reader, window: Window, buckets: _Buckets, metric: Metric, names: Sequence[Metric]
 ) -> tuple[Sequence[Point], bool]:
-    """Exact percentiles, or weighted ones as sql/queries/estimated_latency.sql has them. `names` are read at once."""
+    """Exact percentiles, or weighted ones as in numbers/queries/estimated_latency.sql. `names` are read at once."""
 
     def read(*, weighted: bool) -> list[dict[str, Any]]:
         latencies = Fragment(f"tuple({', '.join(_latency(name, weighted=weighted) for name in names)})")

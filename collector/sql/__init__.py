@@ -1,1 +1,1 @@
-"""SQL, in files: tables and views (`schema/`, `engines/`), whole queries (`queries/`) and their parts (`parts/`)."""
+"""SQL, in files: tables and views (`schema/`, `engines/`), migrations, and the joins of spans (`join/`)."""

@@ -50,7 +50,7 @@ merges begin as soon as before.
 """
 _EVERYWHERE: Final = {"use_query_condition_cache": 0}
 """ClickHouse remembers the granules in which a condition found nothing. When a query filters the rows of a subquery
-again (sql/queries/announced.sql), it blames the condition inside, and the next question with that one gets no rows:
+again (count/queries/announced.sql), it blames the condition inside, and the next question with that one gets no rows:
 
     requests in flight at 10:00, of clients    none
     requests in flight at 10:00                none, but there are 29

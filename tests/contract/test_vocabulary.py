@@ -12,6 +12,7 @@ from collector.api.explain import ExplainQuery
 from collector.api.goodput import GoodputQuery
 from collector.api.parameters import WindowQuery
 from collector.api.requests import RequestsQuery
+from collector.ask.template import PARTS, QUERIES
 from collector.count.answers import ThresholdsOut
 from collector.count.request_rows import RequestRow
 from collector.count.verdicts import Threshold
@@ -58,12 +59,12 @@ class TestDimensions:
         assert {*DIMENSIONS, "labels"} <= columns("requests") & columns("open_requests") & columns("causes")
 
     def test_requests_in_flight_have_them(self):
-        columns = (SQL / "parts" / "in_flight_columns.sql").read_text().splitlines()[-1]
+        columns = (PARTS / "in_flight_columns.sql").read_text().splitlines()[-1]
         assert {*DIMENSIONS, "labels"} <= set(columns.split(", "))
 
     def test_metrics_of_requests_have_them_as_labels(self):
         assert set(metrics.REQUEST_LABELS.values()) == {*DIMENSIONS, "service", "process_tenant", "operation"}
-        query = (SQL / "queries" / "segment_requests.sql").read_text()
+        query = QUERIES["segment_requests"].read_text()
         selected = re.search(r"^SELECT\n    (.*),$", query, re.MULTILINE)
         assert set(metrics.REQUEST_LABELS.values()) <= set(selected[1].split(", "))
 
@@ -81,7 +82,7 @@ class TestPhases:
         durations = [*LATENCIES, *phases, "first_visible", "gap", *waits]
         durations.insert(durations.index("tpot") + 1, "tpot_at_most")
         assert [name for name in RequestRow.model_fields if name.endswith("_s")] == [f"{name}_s" for name in durations]
-        stored = set(re.findall(r"\w+_ns\b", (SQL / "parts" / "request_columns.sql").read_text()))
+        stored = set(re.findall(r"\w+_ns\b", (PARTS / "request_columns.sql").read_text()))
         assert {f"{name}_ns" for name in durations} == stored - {"began_ns", "ended_ns"}
         assert {f"{name}_ns" for name in durations} <= columns("requests")
 

@@ -170,7 +170,7 @@ class Backlog:
         )
 
     def _rows(self, name: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-        answer = self._store.query(render(f"explain/{name}", {}), parameters, SETTINGS)
+        answer = self._store.query(render(f"causes/stage/{name}", {}), parameters, SETTINGS)
         return [dict(zip(answer.column_names, row, strict=True)) for row in answer.result_rows]
 
 

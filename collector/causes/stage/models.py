@@ -217,5 +217,5 @@ class Learner:
 
 
 def _rows(store: Asked, name: str, parameters: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    answer = store.query(render(f"explain/{name}", {}), parameters, SETTINGS)
+    answer = store.query(render(f"causes/stage/{name}", {}), parameters, SETTINGS)
     return (dict(zip(answer.column_names, row, strict=True)) for row in answer.result_rows)

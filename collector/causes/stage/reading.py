@@ -132,12 +132,12 @@ def _read(store: Asked, batch: Sequence[Process]) -> Iterator[tuple[Process, Hap
     }
 
     def rows(name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        packed = store.binary(render(f"explain/{name}", {}), parameters, SETTINGS)
+        packed = store.binary(render(f"causes/stage/{name}", {}), parameters, SETTINGS)
         return np.frombuffer(packed, dtype)
 
     requests, steps = _ByProcess(rows("requests", _REQUESTS)), _ByProcess(rows("steps", _STEPS))
     copies = _ByProcess(rows("copies", _COPIES))
-    told = store.query(render("explain/limits", {}), parameters, SETTINGS).result_rows
+    told = store.query(render("causes/stage/limits", {}), parameters, SETTINGS).result_rows
     limits = {process: Limits(*numbers[:2]) for process, *numbers in told}
     scheduling = {process: _scheduling(*numbers) for process, *numbers in told}
     phases = np.sort(rows("phases", _PHASE_ROWS), order="key")

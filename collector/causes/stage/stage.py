@@ -178,7 +178,7 @@ class Explainer(ThreadStage):
     def _write(self, segments: Sequence[Segment]) -> None:
         place = {"first_s": min(s.first_s for s in segments), "last_s": max(s.last_s for s in segments)}
         answer = self._store.query(
-            render("explain/wanted", {}), {**place, "segments": [segment.name for segment in segments]}, SETTINGS
+            render("causes/stage/wanted", {}), {**place, "segments": [segment.name for segment in segments]}, SETTINGS
         )
         wanted = dict(zip(answer.column_names, answer.result_columns, strict=True))
         if wanted:
@@ -203,7 +203,7 @@ class Explainer(ThreadStage):
         if not names:
             return
         with self._working:
-            self._store.command(render("explain/mark", {}), {"segments": names, "refused": refused})
+            self._store.command(render("causes/stage/mark", {}), {"segments": names, "refused": refused})
 
     def _parts(self, wanted: Wanted) -> Parts:
         """Explain the requests of each process. Those that measured at a client know no engine process."""

@@ -8,8 +8,8 @@ import collector
 
 ROOT = Path(collector.__file__).parent
 WITHOUT_PROCESSES = {
-    "sql/queries/span_names.sql": "spans have no process_tenant",
-    "sql/queries/changes.sql": "its filter is that of one tenant's processes, or of all",
+    "api/queries/span_names.sql": "spans have no process_tenant",
+    "numbers/queries/changes.sql": "its filter is that of one tenant's processes, or of all",
 }
 OF_NAMES = {
     "(row['service'], row['instance'])": "of SQL's prefilter by names; processes are told apart by their keys",
@@ -28,7 +28,7 @@ KEYS = re.compile(r"\bservice\b")
 def test_sql_that_groups_by_service_groups_by_its_tenant():
     found = {
         str(path.relative_to(ROOT))
-        for path in ROOT.rglob("sql/**/*.sql")
+        for path in ROOT.rglob("*.sql")
         if "migrations" not in path.parts
         for groups in GROUPS.findall(re.sub(r"--.*", "", path.read_text()))
         if KEYS.search(groups) and "process_tenant" not in groups

@@ -8,7 +8,7 @@ import pytest
 
 import collector.sql
 from collector.ask.queries import Queries
-from collector.ask.template import no_rows_without, part, render
+from collector.ask.template import PARTS, QUERIES, no_rows_without, part, render
 from collector.sql.fragment import FALSE, TRUE, Fragment, all_of, any_of, negated
 from tests.collector.rows import NOW, SECOND, Rows, trace_id
 
@@ -17,8 +17,8 @@ A = Fragment("a = {a:String}", {"a": "x"})
 B = Fragment("b", {"b": 1})
 
 
-def names(folder):
-    return {f"{folder}/{path.stem}" for path in (SQL / folder).glob("*.sql")}
+COLLECTOR = SQL.parent
+FILES = [*QUERIES.values(), *PARTS.glob("*.sql"), *COLLECTOR.glob("causes/stage/*.sql")]
 
 
 class TestFragments:
@@ -39,22 +39,22 @@ class TestFragments:
 
 class TestRender:
     def test_parts_are_found_by_name_and_fragments_stand_in_parentheses(self):
-        sql = render("queries/spans_count", {"filter": Fragment("x OR y")})
+        sql = render("spans_count", {"filter": Fragment("x OR y")})
         assert sql == (
             "SELECT count() AS total FROM spans WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) "
             "AND start < fromUnixTimestamp64Nano({end_ns:Int64}) AND (x OR y)"
         )
 
     def test_parts_of_parts_are_put_in_and_comments_left_out(self):
-        sql = render("queries/timeseries_itl", {"filter": TRUE})
+        sql = render("timeseries_itl", {"filter": TRUE})
         assert "{step_ns:Int64} AS bucket_ns" in sql
         assert "--" not in sql
         assert "$" not in sql
 
     @pytest.mark.parametrize("given", [{}, {"good": TRUE}, {"filter": TRUE, "order": TRUE}])
     def test_a_fragment_that_is_missing_or_unknown_is_an_error(self, given):
-        with pytest.raises(TypeError, match=r"queries/timeseries_itl.sql takes the fragments \['filter'\], not "):
-            render("queries/timeseries_itl", given)
+        with pytest.raises(TypeError, match=r"timeseries_itl.sql takes the fragments \['filter'\], not "):
+            render("timeseries_itl", given)
 
     def test_a_file_is_never_taken_for_a_fragment(self):
         with pytest.raises(TypeError, match="takes the fragments"):
@@ -80,53 +80,52 @@ class TestRender:
 
 
 def test_no_part_is_unused():
-    used = set()
-    for path in [path for folder in ("queries", "parts", "explain") for path in (SQL / folder).glob("*.sql")]:
-        used |= set(re.findall(r"\$(parts\.\w+)", path.read_text()))
-    for path in SQL.parent.rglob("*.py"):
-        used |= {f"parts.{name}" for name in re.findall(r'\bpart\("(\w+)"', path.read_text())}
-    assert {name.replace(".", "/") for name in used} == names("parts")
+    used = {name for path in FILES for name in re.findall(r"\$parts\.(\w+)", path.read_text())}
+    for path in COLLECTOR.rglob("*.py"):
+        used |= set(re.findall(r'\bpart\("(\w+)"', path.read_text()))
+    assert used == {path.stem for path in PARTS.glob("*.sql")}
 
 
-def test_no_query_is_unused():
+def test_no_query_is_unused_and_none_has_the_name_of_another():
     """Queries of an endpoint, a counter or a round are run by its tests."""
     used = {f"{table}_by_hour" for table in ("requests", "tokens")}
     used |= {f"segment_{table}" for table in ("requests", "kv_events", "cold_starts", "causes")}
-    for path in SQL.parent.rglob("*.py"):
+    for path in COLLECTOR.rglob("*.py"):
         used |= set(re.findall(r'"(\w+)"', path.read_text()))
-    assert names("queries") <= {f"queries/{name}" for name in used}
+    assert used >= QUERIES.keys()
+    assert len(QUERIES) == len([*COLLECTOR.rglob("queries/*.sql")])
 
 
 def test_a_query_that_says_which_tables_it_needs_reads_these(module_store):
     stored = module_store.query("SELECT name FROM system.tables WHERE database = currentDatabase()").result_rows
-    watched = set(re.findall(r"'(\w+)'", (SQL / "queries/day_versions.sql").read_text()))
-    needed = {name: no_rows_without(name.removeprefix("queries/")) for name in names("queries")}
-    assert needed["queries/request_events"] == ("kv_events", "cold_starts")
-    assert needed["queries/requests"] == ()
+    watched = set(re.findall(r"'(\w+)'", QUERIES["day_versions"].read_text()))
+    needed = {name: no_rows_without(name) for name in QUERIES}
+    assert needed["request_events"] == ("kv_events", "cold_starts")
+    assert needed["requests"] == ()
     for name, tables in needed.items():
-        text = (SQL / f"{name}.sql").read_text()
-        parts = [(SQL / f"parts/{part}.sql").read_text() for part in re.findall(r"\$parts\.(\w+)", text)]
+        text = QUERIES[name].read_text()
+        parts = [(PARTS / f"{part}.sql").read_text() for part in re.findall(r"\$parts\.(\w+)", text)]
         read = set(re.findall(r"FROM (\w+)", "".join([text, *parts])))
         assert {*tables} <= {table for (table,) in stored} & watched & read, name
 
 
 def test_tokens_of_a_few_minutes_are_found_by_the_primary_key(rows):
     rows.tokens(rows.request(), [400_000, 1])
-    sql = render("queries/requests_with_tokens", {})
+    sql = render("requests_with_tokens", {})
     explained = rows.store.query(f"EXPLAIN indexes = 1 {sql}", {"minutes": [60, 120], "trace_ids": ["00" * 16]})
     assert "(minute in 2-element set)" in "".join(str(row[0]) for row in explained.result_rows)
 
 
 def test_every_file_begins_with_a_comment():
-    for path in [*(SQL / "queries").glob("*.sql"), *(SQL / "parts").glob("*.sql")]:
+    for path in FILES:
         assert path.read_text().startswith("-- "), path.name
 
 
 class TestMargin:
-    """`parts/end_margin.sql`: a request's end outranks late announcements, and is looked for up to so much later."""
+    """`ask/sql/end_margin.sql`: a request's end outranks late announcements, and is looked for up to so much later."""
 
     def test_the_views_and_the_rows_of_tests_use_it(self, rows):
-        (hours,) = re.findall(r"^INTERVAL (\d+) HOUR$", (SQL / "parts" / "end_margin.sql").read_text(), re.MULTILINE)
+        (hours,) = re.findall(r"^INTERVAL (\d+) HOUR$", (PARTS / "end_margin.sql").read_text(), re.MULTILINE)
         views = "".join(path.read_text() for path in (SQL / "engines").rglob("*.sql"))
         assert re.findall(r"end \+ INTERVAL (\d+) HOUR, end\) AS seen", views) == [hours]
         end = rows.request()["end"]

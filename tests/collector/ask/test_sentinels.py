@@ -2,6 +2,7 @@
 
 import re
 
+from collector.ask.template import PARTS, QUERIES
 from collector.store.definitions import SQL_DIR
 
 SCHEMA = [SQL_DIR / "schema" / name for name in ("10_tables.sql", "50_causes.sql", "parts/request_columns.sql")]
@@ -9,7 +10,7 @@ VIEWS = {"known_latencies.sql", "error_share.sql", "is_unmeasured.sql"}
 """Parts that turn such a column into NULL or NaN."""
 COPIES = {"rows_of_requests.sql"}
 """A row as it is stored, whose latencies judge.py reads."""
-FILES = [*sorted((SQL_DIR / "queries").glob("*.sql")), *sorted((SQL_DIR / "parts").glob("*.sql"))]
+FILES = [*QUERIES.values(), *sorted(PARTS.glob("*.sql"))]
 
 
 def sentinel_columns():

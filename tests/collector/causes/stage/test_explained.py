@@ -119,7 +119,7 @@ def test_a_process_that_served_another_model_is_judged_by_its_law_of_then(rows, 
     row = of_process | {"instance": "i-0", "version": VERSION, "at": AT} | then
     rows.insert("step_models", [{**row, **learn(*simulated.tables, former=None).row()}])
     asked = {"services": ["engine"], "version": VERSION, "before_s": AT + 600}
-    process = rows.store.query(render("explain/models", {}), asked).first_row[0]
+    process = rows.store.query(render("causes/stage/models", {}), asked).first_row[0]
     found = References(rows.store, ["engine"], AT + 600).of(process, kind_of(of_process))
     assert [name for name in ("own", "sister") if getattr(found, name)] == ([judges] if judges else [])
     assert found.sister is None or found.sister.is_other
