@@ -87,7 +87,7 @@ class Traffic:
         return number > np.quantile(number, 0.8) if wanted == MANY else number < np.quantile(number, 0.2)
 
     def edges(self) -> dict[str, list[float]]:
-        """The quantiles of each number, as compare/queries/differences_edges.sql and differences_arrival.sql have them."""
+        """The quantiles of each number, as the queries differences_edges and differences_arrival have them."""
         known = {name: number[self.known[name]] for name, number in self.numbers.items()}
         levels = {"cached_share": LEVELS[:-1]}
         return {

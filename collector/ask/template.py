@@ -53,7 +53,7 @@ def _with_parts(path: str) -> _Sql:
 
 
 def render(path: str, fragments: Mapping[str, Fragment]) -> str:
-    """The SQL of a query (`itl`) or a file (`causes/stage/due`). Raises TypeError unless the fragments are those it names."""
+    """The SQL of a query (`itl`) or a file (`causes/stage/due`). Raises TypeError unless it has these fragments."""
     template = _with_parts(path)
     named = set(template.get_identifiers())
     if named != fragments.keys():
