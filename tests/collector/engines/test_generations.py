@@ -124,7 +124,8 @@ ENDED = {
     "stop": ("ok", ""), "CONTENT_FILTER": ("ok", ""), "abort": ("error", "abort"), "error": ("error", ""),
     "insufficient_system_resource": ("error", "insufficient_system_resource"), "cancelled": ("cancelled", ""),
     "network-error": ("error", "network-error"), "banana": ("unknown", ""), "ToolCalls": ("ok", ""),
-    "FinishReason.MAX_TOKENS": ("ok", ""),
+    "FinishReason.MAX_TOKENS": ("ok", ""), "REASON_MAX_LEN": ("ok", ""), "userStopped": ("cancelled", ""),
+    "STOP_REASON_TIME_LIMIT": ("error", "STOP_REASON_TIME_LIMIT"), "reason_": ("unknown", ""),
 }  # fmt: skip
 
 
