@@ -95,7 +95,12 @@ class Recording:
             finish_reasons=[answer.reasons[index] for index in sorted(answer.reasons)],
             response_model=answer.model,
             response_id=answer.response_id,
-            attributes={ARRIVALS: self.arrivals, **self._came(**counts), **self._seen()},
+            attributes={
+                ARRIVALS: self.arrivals,
+                **self._came(**counts),
+                **self._seen(),
+                **answer.usage.modalities(),
+            },
             **counts,
         )
         return Status.ERROR if error_type and status is Status.OK else status

@@ -72,8 +72,8 @@ def end_of(reason: str) -> End | None:
 def spelled(reason: str) -> str:
     """A finish reason as the table spells it. `collector/sql/schema/parts/end_of.sql` has the same steps.
 
-    "MAX_TOKENS", "max-tokens", "maxTokens", "FINISH_REASON_MAX_TOKENS", xAI's "REASON_MAX_TOKENS" and a member of an enum
-    as Python prints it, "FinishReason.MAX_TOKENS", are all "max_tokens"
+    "MAX_TOKENS", "max-tokens", "maxTokens", "FINISH_REASON_MAX_TOKENS", "REASON_MAX_TOKENS" (xAI) and a member of an
+    enum as Python prints it, "FinishReason.MAX_TOKENS", are all "max_tokens"
     """
     word = _JOINT.sub(r"\1_\2", _ENUM.sub(r"\1", reason.strip()))
     return _PREFIX.sub(r"\1", word.lower().replace("-", "_").replace(" ", "_"))

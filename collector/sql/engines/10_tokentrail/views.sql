@@ -88,6 +88,7 @@ SELECT
     unless_more(n, reasoning, n) AS output_tokens,
     unless_more(cached, cached, input) AS cached_tokens,
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
+    $modalities,
     counted('tokentrail.drafted_tokens') AS drafted_tokens,
     counted('tokentrail.accepted_tokens') AS accepted_tokens,
     if(isFinite(told_perplexity) AND told_perplexity >= 1, told_perplexity, NULL) AS perplexity,

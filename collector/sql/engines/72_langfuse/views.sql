@@ -29,6 +29,10 @@ WITH
     coalesce(used('prompt_tokens'), parts('input', 'input_tokens'), used('input_tokens')) AS input,
     coalesce(detail('prompt_tokens_details', 'cached_tokens'), detail('input_tokens_details', 'cached_tokens'),
         used('input_cache_read'), used('input_cached_tokens')) AS cached,
+    ((old, side, kind) -> coalesce(
+        detail(concat(old, '_tokens_details'), concat(kind, '_tokens')), detail(concat(side, '_tokens_details'), concat(kind, '_tokens')),
+        used(concat(side, '_', kind)), used(concat(side, '_', kind, '_tokens')))) AS modality,
+    ((part, whole) -> if(part > whole, NULL, part)) AS within,
     -- OpenAI's responses. The first event of their streams says that the request was accepted. It brings no token.
     trim(BOTH '"' FROM text['langfuse.observation.metadata.object']) = 'response' AS is_response,
     name = 'OpenAI-generation' AS of_openai_client,
@@ -60,6 +64,10 @@ SELECT
     unless_more(n, reasoning, n) AS output_tokens,
     unless_more(cached, cached, input) AS cached_tokens,
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
+    within(modality('prompt', 'input', 'image'), input) AS image_input_tokens,
+    within(modality('prompt', 'input', 'audio'), input) AS audio_input_tokens,
+    within(modality('completion', 'output', 'image'), n) AS image_output_tokens,
+    within(modality('completion', 'output', 'audio'), n) AS audio_output_tokens,
     if(of_openai_client AND NOT mapContains(text, 'langfuse.observation.completion_start_time') AND n > 0, duration_ns, first_ns) AS ttft_ns,
     $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,

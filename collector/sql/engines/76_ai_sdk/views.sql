@@ -64,6 +64,7 @@ SELECT
     unless_more(n, reasoning, n) AS output_tokens,
     unless_more(cached, cached, input) AS cached_tokens,
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
+    $modalities,
     if(is_whole AND n > 0, duration_ns, first_ns) AS ttft_ns,
     $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,
