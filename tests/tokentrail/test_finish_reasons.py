@@ -27,7 +27,7 @@ def test_a_reason_says_how_an_answer_ended(reason, end):
     assert end_of(reason) == end
 
 
-ENUMS = {
+ENUMS: dict[str, dict[str | None, str]] = {
     # Of engines and providers: the words of their enums by how such an answer ended. What says nothing is unknown.
     "vLLM": {"ok": "stop length repetition", "error": "abort error"},
     "SGLang": {"ok": "stop length tool_calls", "error": "abort"},
