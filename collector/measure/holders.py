@@ -126,6 +126,8 @@ class Held:
     tenants: Mapping[int, str]
     every: int = 1
     """Each row stands for so many."""
+    not_told: float = 0.0
+    """The share of them of which nobody tells when they got a place: they count from their first token."""
 
     def by_tenant(self, victims: Victims, cause: str) -> Counter[str]:
         """What the victims lost to a cause of HELD, in µs, by the tenant that had the places or blocks meanwhile.
@@ -198,13 +200,14 @@ def read_held(reader: Reader, victims: Collection[Victims]) -> Held:
     before = joined([(max(0, begin - _BEFORE_NS), end) for begin, end in stretches], MOST_STRETCHES)
     ran = ran_in(before, "toUnixTimestamp64Nano(start)", "toUnixTimestamp64Nano(end)")
     asked = {"ran": ran, "filter": all_of(reader.tenant_filter, at_processes(victims))}
-    every = one_in(reader.queries.row("explain_holding", asked)["n"], MOSTHOLDERS)
+    there = reader.queries.row("explain_holding", asked)
+    every = one_in(there["n"], MOSTHOLDERS)
     rows = reader.queries.array("explain_holders", asked, HOLDER, every=every)
     numbers = np.unique(rows["tenant"]).tolist()
     if len(numbers) < 2:
         return Held(rows, {})
     named = reader.queries.rows("explain_tenants", asked, numbers=numbers)
-    return Held(rows, {row["number"]: row["name"] for row in named}, every)
+    return Held(rows, {row["number"]: row["name"] for row in named}, every, there["not_told"] / there["n"])
 
 
 def _until(times: Floats, begin: Floats, end: Floats, rate: Floats) -> Floats:

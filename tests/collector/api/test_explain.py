@@ -493,6 +493,29 @@ def test_the_tenants_that_had_the_places_or_the_blocks_are_the_same_in_each_wind
     assert told["-10m"] == told["-20m"] == told["-1d"] == told["-45s"]
 
 
+def test_who_does_not_tell_when_it_got_a_place_had_one_from_its_first_token(rows, api):
+    """Of four tenants whose requests were there meanwhile: one tells nothing at all, and is not to blame."""
+    slow = request(ttft={"own_prompt": 80, "wait_batch": 920}, rest={"batch": 200}, slo_class="chat", tenant="small")
+    slow[0]["queue_ns"] = 920 * MS
+    told = request(ttft={"own_prompt": 4000}, rest={"batch": 4000}, tokens=90, tenant="told")
+    told[0]["queue_ns"] = 0
+    late, half = (request(ttft={"own_prompt": ms}, rest={"batch": 8000 - ms}, tokens=90, tenant=name)
+                  for name, ms in (("late", 7900), ("half", 7260)))  # fmt: skip
+    silent = request(ttft={"own_prompt": 8000}, rest={}, tokens=0, tenant="silent", status="cancelled")
+    ended = NOW - SECOND
+    many = [(fields | {"ended": ended}, causes) for fields, causes in (slow, told, late, half, silent)]
+    store(
+        rows,
+        [*many, *[(fields | {"ended": ended - 30 * SECOND}, causes) for fields, causes in chats(6, tenant="small")]],
+    )
+    answer = api("explain", slo="chat", tenant="small", start="-45s")
+    culprits = by_cause(answer)["wait_batch"]["culprits"]
+    shares = {one["name"]: one["share"] for one in culprits if one["by"] == "tenant"}
+    # They waited from 1200 to 280 ms before the end: `told` had its place all the time, `half` from 740 ms on.
+    assert shares == {"told": pytest.approx(920 / 1380), "half": pytest.approx(460 / 1380)}
+    assert "nobody tells when they got a place: each counts from its first token on" in answer["note"]
+
+
 def test_a_prompt_of_another_time_is_not_to_blame_and_one_of_which_nothing_is_known_neither(rows, api):
     victim = request(ttft={"own_prompt": 80, "others_prompts": 900}, rest={"batch": 200}, slo_class="chat", tenant="b")
     guilty, innocent, earlier = chats(3, tenant="a")
