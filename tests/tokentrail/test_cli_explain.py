@@ -128,6 +128,15 @@ def test_the_first_order_is_told_only_where_waits_are_a_fifth_at_most():
     ]
 
 
+def test_where_nothing_typical_is_known_waits_are_a_share_of_the_time():
+    groups = [one | {"excess_s": None, "share": None, "requests": None} for one in changed()["groups"]]
+    parts = [one | {"excess_s": None, "share": None, "time_s": 1.0} for one in changed()["parts"]]
+    waits = [one | {"time_s": 400.0} if one["cause"] == "wait_batch" else one for one in parts]
+    told = [[line for line in lines(changed(groups=groups, parts=some, typical=None)) if "would be good" in line]
+            for some in (parts, waits)]  # fmt: skip
+    assert told == [["  without the slow device  85 % would be good  (first order)"], []]
+
+
 def test_without_typical_requests_the_rows_are_ordered_by_their_time():
     groups = [one | {"excess_s": None, "share": None, "requests": None, "time_s": 300.0 * i} for i, one in
               enumerate(ANSWER["groups"][:3])]  # fmt: skip
@@ -159,6 +168,9 @@ def test_without_typical_requests_the_rows_are_ordered_by_their_time():
         ({"slower": [{"instance": "both-z1-0", "text": "× 2.6 against build-771"}],
           "groups": [group("slower by itself", ["slower"], 9.0, 1.0)]},
          "Cause: both-z1-0 is slower by itself: × 2.6 against build-771."),
+        ({"models": []},
+         "sure: 195 of 195 step by step, by a law of their own time;"
+         " typical: the middle half of good requests, TTFT 80.0 ms to 100 ms"),
         ({"models": [*ANSWER["models"], ANSWER["models"][0] | {"sigma": 0.2, "r2": None, "instance": "b"}]},
          "sure: 195 of 195 step by step, by 2 laws, the worst of b (scatter 20 %);"
          " typical: the middle half of good requests, TTFT 80.0 ms to 100 ms"),
@@ -185,6 +197,14 @@ def test_what_else_is_told(change, line):
 def test_a_cause_in_words(name, causes, culprits, words):
     one = {"parts": [part(causes[0], name, 9.0, 1.0, culprits=culprits)], "groups": [group(name, causes, 9.0, 1.0)]}
     assert lines(ANSWER | one)[1] == f"Cause: {words}."
+
+
+def test_the_second_cause_is_joined_by_what_it_is():
+    both = [group("waiting for KV", ["wait_kv"], 9.0, 0.6), group("cold start", ["cold_start"], 6.0, 0.4)]
+    assert lines(ANSWER | {"groups": both})[1] == "Cause: waiting for KV, and cold start."
+    held = [part("wait_kv", "waiting for KV", 6.0, 0.4, culprits=[culprit("tenant", "a", 0.6)])]
+    told = lines(ANSWER | {"parts": held, "groups": [both[1] | {"excess_s": 10.0}, both[0]]})[1]
+    assert told == "Cause: cold start, while waiting for KV: tenant a had 60 % of the KV blocks."
 
 
 def test_the_same_requests_are_left_out_once():
