@@ -103,7 +103,9 @@ def busy(traces: bytes, calls: list[Call]) -> dict[str, Any]:
         "stopped": stopped,
         "stops_found": found,
         "spared": len(spared),
-        "spared_naming_a_long_prompt": sum(long[worst] for one in spared if (worst := _worst(one, tables)) is not None),
+        "spared_naming_a_long_prompt": sum(
+            bool(long[worst]) for one in spared if (worst := _worst(one, tables)) is not None
+        ),
         "stall_without_stop_share": float(stall[~at_any].sum() / parts[~at_any].sum()) if (~at_any).any() else None,
         "largest": {PARTS[i]: float(parts[:, i].sum()) for i in np.argsort(-parts.sum(0))[:6].tolist()},
         "parts_wrong": int((np.round(1e6 * parts.sum(1)) != requests["e2e_us"]).sum()),

@@ -143,6 +143,8 @@ def test_without_typical_requests_the_rows_are_ordered_by_their_time():
     parts = [one | {"excess_s": None, "share": None} for one in ANSWER["parts"]]
     told = lines(changed(groups=groups, parts=parts, typical=None))
     first = next(i for i, line in enumerate(told) if line.split() == ["cause", "time", "share", "who"])
+    few = lines(changed(groups=[groups[2], groups[0]], parts=parts, typical=None))
+    assert "less than 1 % each: others' answers" in few, "of nothing is known what is usual"
     assert told[first + 1].split()[:5] == ["slow", "device", "10", "min", "67"]
     assert told[first + 2].split()[:5] == ["own", "prompt", "5", "min", "33"]
 
@@ -224,6 +226,8 @@ def test_what_a_replay_says_is_in_vain_is_told_and_not_advised():
     told = lines(ANSWER | {"groups": groups})
     assert "  without the slow device            77 % (79.9 % to 80.6 %) would be good              (replay)" in told
     assert "do: limit tenant burst, or: let more requests run at once, or add replicas" in told
+    last = lines(changed(groups=groups))[-2]
+    assert last == "do: limit tenant burst, or: let more requests run at once, or add replicas; then look at clocks"
 
 
 def test_nothing_is_bad():
@@ -253,6 +257,13 @@ def test_one_request():
         "sure: explained step by step",
         told[-1],
     ]
+    unknown = [one | {"excess_s": None} for one in [*causes, causes[1] | {"of": "rest", "time_s": 0.001}]]
+    told = text(show_one, {"request": row, "explained": {"level": "steps", "causes": unknown}}).splitlines()
+    assert told[-3] == "less than 1 % each: gap", "a cause that has a row is in no other line"
     assert told[-1].endswith(f"request {TRACE}")
+    ranged = culprit("request", "abcd, 7 tokens in 1 step", 1.0, low_s=0.5, high_s=1.5)
+    one = {"cause": "others_prompts", "of": "rest", "time_s": 1.0, "excess_s": 1.0, "culprits": [ranged]}
+    for level, said in (("estimated", "500 ms to 1.50 s"), ("steps", "3.00 s")):
+        assert f"1 step {said}\n" in text(show_one, {"request": row, "explained": {"level": level, "causes": [one]}})
     assert "not explained yet" in text(show_one, {"request": row, "explained": {"level": None, "causes": []}})
     assert "has not ended" in text(show_one, {"request": row, "explained": None})

@@ -188,9 +188,8 @@ def good_of(without: Json) -> str:
 
 def _do(answer: Json) -> Iterator[str]:
     """What makes the largest causes less, the largest first."""
-    told = [one for one in ordered(answer) if share_of(answer, one) >= _LEAST_TOLD and not _is_in_vain(one)][
-        :_MOST_TOLD
-    ]
+    large = [one for one in ordered(answer) if share_of(answer, one) >= _LEAST_TOLD]
+    told = [one for one in large if not _is_in_vain(one)][:_MOST_TOLD] if _gains(answer) else large[:_MOST_TOLD]
     worth = {one["name"]: one["without"]["points"] or 0.0 for one in culprits_without(answer).values()}
     steps: list[str] = []
     for group in told:
@@ -205,6 +204,15 @@ def _do(answer: Json) -> Iterator[str]:
             steps.append(f"{limit}{part['advice'][0].lower()}{part['advice'][1:]}".rstrip("."))
     if steps:
         yield f"do: {'; then '.join(steps)}"
+
+
+def _gains(answer: Json) -> bool:
+    """Whether some replay without a cause or a culprit makes more requests good: else none says what is in vain."""
+    known = [
+        *(one["without"] for one in answer["groups"]),
+        *(one["without"] for one in culprits_without(answer).values()),
+    ]
+    return any((one["points"] or 0.0) >= _LEAST_POINTS for one in known if one and one["kind"] == "replay")
 
 
 def _is_in_vain(group: Json) -> bool:
