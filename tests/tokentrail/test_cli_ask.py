@@ -382,6 +382,15 @@ def test_a_request_in_flight_and_one_without_anything_are_drawn():
         "Prefill interference: 2 steps, 260 ms in all, prefilled 768 prompt tokens of other requests while this one "
         "waited for a token",
     ]
+    theirs = [
+        {"cause": "others_prompts", "of": of, "time_s": seconds, "excess_s": None}
+        for of, seconds in (("ttft", 0.5), ("rest", 0.2))
+    ]
+    told = lines(empty | found | {"explained": {"level": "steps", "causes": theirs}})[-1]
+    assert told.endswith("waited for a token; these prompts took 200 ms of it"), "of the steps behind the first token"
+    theirs[1]["time_s"] = 0.27
+    told = lines(empty | found | {"explained": {"level": "steps", "causes": theirs}})[-1]
+    assert told.endswith("waited for a token"), "no part is more than its whole"
     nothing = {"interference": {"steps": 0, "time_s": 0.0, "prefill_tokens": 0}}
     assert lines(empty | nothing) == lines(empty)
     assert "█" not in lines(empty | {"tokens": lost, "request": row | {"e2e_s": 4.0}})[4]
