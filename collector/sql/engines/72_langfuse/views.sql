@@ -46,7 +46,8 @@ WITH
     trim(BOTH '"' FROM text['langfuse.observation.metadata.finish_reason']) AS reason,
     end_of(reason) AS ended,
     status_code = 2 OR text['langfuse.observation.level'] = 'ERROR' AS failed,
-    of_openai_client AND kind_of_call = 'chat' AND first_text != '' AND reason = '' AND n IS NULL AND NOT failed AS is_cancelled
+    of_openai_client AND kind_of_call = 'chat' AND first_text != '' AND reason = '' AND n IS NULL AND NOT failed AS is_cancelled,
+    multiIf(NOT of_openai_client, NULL, first_text != '', 1, n > 0, 0, NULL) AS stream
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     'langfuse' AS engine,
@@ -56,7 +57,7 @@ SELECT
     text['langfuse.observation.model.name'] AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    $labels AS labels,
+    $labels_with_stream AS labels,
     status_of_end(is_cancelled, failed, ended, false) AS status,
     error_of_end(is_cancelled, extract(text['langfuse.observation.status_message'], '^Error code: ([0-9]{3})'), ended, reason) AS error_type,
     reason AS finish_reason,

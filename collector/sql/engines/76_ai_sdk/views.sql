@@ -33,6 +33,7 @@ WITH
     endsWith(text['ai.operationId'], '.doGenerate')
         OR $has_duration AND NOT $has_first_chunk
         AS is_whole,
+    multiIf(is_whole, 0, endsWith(text['ai.operationId'], '.doStream') OR $has_first_chunk, 1, NULL) AS stream,
     -- Its first chunk is the event by which Anthropic's server, and OpenAI's for responses, says that it accepted a request. It brings
     -- no token. Version 6, which tells the usage in detail, does not count that of responses.
     endsWith(text['ai.model.provider'], '.messages')
