@@ -18,6 +18,11 @@ MODEL: Final = "random-llama"
 WORDS: Final = 2_000
 LONG_PROMPT: Final = 900
 """Tokens. vLLM computes them in one step, which all that decode then wait for."""
+BUSY_PROMPT: Final = 4_000
+"""Tokens. vLLM computes them in two steps."""
+STOP_S: Final = 2.5
+STOP: Final = "stop"
+"""The kind of a call that is none: from `sent_ns` on, the engine core stood still for `STOP_S`."""
 PARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -106,6 +111,49 @@ async def explained_requests(url: str, share: int) -> list[Call]:
         chats = [_stream(client, call, _prompt(20, rng), 120, seen=check) for call in calls]
         await asyncio.gather(come_late(), *chats)
     return [*calls, arrived, *await long_requests(url, share)]
+
+
+async def busy_requests(url: str, share: int) -> list[Call]:
+    """Eight chats at a time while four prompts of `BUSY_PROMPT` tokens are computed, and the core stops as often."""
+    rng = random.Random(6)
+    cores = _engine_cores(int(url.rpartition(":")[2]))
+    calls: list[Call] = []
+    running: set[int] = set()
+    over, changed = asyncio.Event(), asyncio.Event()
+
+    async def chat() -> None:
+        while not over.is_set():
+            call = Call("chat")
+            calls.append(call)
+            running.add(id(call))
+            await _stream(client, call, _prompt(rng.randint(10, 100), rng), rng.randint(60, 120), seen=changed.set)
+            running.discard(id(call))
+
+    async def under_way(before: set[int]) -> None:
+        """Six chats that were not there before have tokens."""
+        while sum(id(one) in running - before and len(one.arrivals) >= 4 for one in calls) < 6:
+            changed.clear()
+            await changed.wait()
+
+    async def events() -> None:
+        for _ in range(max(4 // share, 1)):
+            await under_way(set())
+            calls.append(long := Call("long"))
+            await _stream(client, long, _prompt(BUSY_PROMPT, rng), 4)
+            await under_way({*running})
+            calls.append(stop := Call(STOP, sent_ns=now_ns()))
+            for core in cores:
+                core.suspend()
+            await asyncio.sleep(STOP_S)
+            for core in cores:
+                core.resume()
+            stop.ended_ns = now_ns()
+            await under_way({*running})
+        over.set()
+
+    async with AsyncOpenAI(base_url=url + "/v1", api_key="-", max_retries=0, timeout=600) as client:
+        await asyncio.gather(events(), *(chat() for _ in range(8)))
+    return calls
 
 
 async def killed_requests(url: str, _: int) -> list[Call]:

@@ -33,8 +33,10 @@ from benchmarks.report import JsonPath, Quick, publish
 from benchmarks.sink import Sink
 from benchmarks.vllm_clients import (
     MODEL,
+    STOP,
     WORDS,
     Load,
+    busy_requests,
     explained_requests,
     greedy_requests,
     killed_requests,
@@ -42,7 +44,7 @@ from benchmarks.vllm_clients import (
     mixed_requests,
 )
 from benchmarks.vllm_compare import compare, truth
-from benchmarks.vllm_explained import explained
+from benchmarks.vllm_explained import busy, explained
 
 SERVE: Final = (
     *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--served-model-name", MODEL),
@@ -50,6 +52,7 @@ SERVE: Final = (
     *("--shutdown-timeout", "30"),  # without it, vLLM kills several API servers before they have sent their last spans
 )
 MIDDLEWARE: Final = ("--middleware", "tokentrail.integrations.asgi.RequestMiddleware")
+BUSY: Final = ("--enable-logging-iteration-details", "--max-model-len", "6144", "--num-gpu-blocks-override", "100")
 NGRAM: Final = '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":2,"prompt_lookup_min":1}'
 
 
@@ -60,6 +63,8 @@ class Run(NamedTuple):
     flags: tuple[str, ...] = MIDDLEWARE
     engines: int = 1
     survives: bool = True
+    neighbours: int = 0
+    """Processes that take all the CPU they get."""
 
 
 RUNS: Final = {
@@ -69,6 +74,8 @@ RUNS: Final = {
     "data_parallel": Run(mixed_requests, (*MIDDLEWARE, "--data-parallel-size", "2"), engines=2),
     "api_servers": Run(mixed_requests, (*MIDDLEWARE, "--api-server-count", "2")),
     "explained": Run(explained_requests, ("--enable-logging-iteration-details",)),
+    "busy_2": Run(busy_requests, BUSY, neighbours=2),
+    "busy_8": Run(busy_requests, BUSY, neighbours=8),
     "death": Run(killed_requests, survives=False),
 }
 
@@ -92,18 +99,20 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder) / MODEL)
         for name in run:
-            load, flags, engines, survives = RUNS[name]
+            load, flags, engines, survives, neighbours = RUNS[name]
             print(f"-- {name}", flush=True)
             with Sink() as sink:
-                with server(python, Path(folder), sink.url, flags, tape and tape / name) as url:
+                with server(python, Path(folder), sink.url, flags, tape and tape / name) as url, busy_cpus(neighbours):
                     calls = asyncio.run(load(url, 4 if quick else 1))
                     metrics = httpx.get(url + "/metrics").text if survives else None
                 spans, bodies = sink.spans(), sink.traces
             if tape:
                 keep(tape / name, truth(calls, metrics))
-            told = compare(calls, metrics, spans, engines)
+            told = compare([call for call in calls if call.kind != STOP], metrics, spans, engines)
             if name == "explained":
                 told |= explained(bodies)
+            if neighbours:
+                told |= busy(bodies, calls)
             numbers |= {f"{name}_{key}": value for key, value in told.items()}
     if cost:
         numbers |= event_loop_cost(python)
@@ -150,7 +159,7 @@ def make_model(folder: Path) -> None:
     fast.save_pretrained(folder)
     config = LlamaConfig(
         vocab_size=WORDS, hidden_size=1024, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=8,
-        num_key_value_heads=8, max_position_embeddings=2048, bos_token_id=1, eos_token_id=2,
+        num_key_value_heads=8, max_position_embeddings=8192, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
 
@@ -191,6 +200,18 @@ def server(python: Path, folder: Path, sink: str, extra: tuple[str, ...], tape: 
         log.seek(0)
         said = [line for line in log.read().decode(errors="replace").splitlines() if "tokentrail" in line.lower()]
         print("\n".join(said[-20:]))
+
+
+@contextmanager
+def busy_cpus(count: int) -> Iterator[None]:
+    """So many processes that do nothing but take the CPU."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def _answers(url: str) -> bool:

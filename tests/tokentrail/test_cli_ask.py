@@ -152,7 +152,7 @@ def test_requests_are_listed_filtered_and_sorted(api):
         assert [row["model"] for row in json.loads(only)["requests"]] == found
     sides = run("compare", *api, "--a", "label.app=f", "--b", "label.app=s", "--json").stdout
     assert [json.loads(sides)[side]["requests"]["total"] for side in "ab"] == [1, 1]
-    for command in ("requests", "explain", "tail", "differences", "compare", "check"):
+    for command in ("requests", "status", "slos", "incidents", "explain", "tail", "differences", "compare", "check"):
         needed = ("--slo", "chat") if command == "check" else ()
         wrong = run(command, *needed, *api, "--label", "app")
         assert (wrong.exit_code, "NAME=VALUE, such as region=eu" in wrong.stderr) == (64 if needed else 2, True)
@@ -382,6 +382,15 @@ def test_a_request_in_flight_and_one_without_anything_are_drawn():
         "Prefill interference: 2 steps, 260 ms in all, prefilled 768 prompt tokens of other requests while this one "
         "waited for a token",
     ]
+    theirs = [
+        {"cause": "others_prompts", "of": of, "time_s": seconds, "excess_s": None}
+        for of, seconds in (("ttft", 0.5), ("rest", 0.2))
+    ]
+    told = lines(empty | found | {"explained": {"level": "steps", "causes": theirs}})[-1]
+    assert told.endswith("waited for a token; these prompts took 200 ms of it"), "of the steps behind the first token"
+    theirs[1]["time_s"] = 0.27
+    told = lines(empty | found | {"explained": {"level": "steps", "causes": theirs}})[-1]
+    assert told.endswith("waited for a token"), "no part is more than its whole"
     nothing = {"interference": {"steps": 0, "time_s": 0.0, "prefill_tokens": 0}}
     assert lines(empty | nothing) == lines(empty)
     assert "█" not in lines(empty | {"tokens": lost, "request": row | {"e2e_s": 4.0}})[4]

@@ -128,12 +128,23 @@ def test_the_first_order_is_told_only_where_waits_are_a_fifth_at_most():
     ]
 
 
+def test_where_nothing_typical_is_known_waits_are_a_share_of_the_time():
+    groups = [one | {"excess_s": None, "share": None, "requests": None} for one in changed()["groups"]]
+    parts = [one | {"excess_s": None, "share": None, "time_s": 1.0} for one in changed()["parts"]]
+    waits = [one | {"time_s": 400.0} if one["cause"] == "wait_batch" else one for one in parts]
+    told = [[line for line in lines(changed(groups=groups, parts=some, typical=None)) if "would be good" in line]
+            for some in (parts, waits)]  # fmt: skip
+    assert told == [["  without the slow device  85 % would be good  (first order)"], []]
+
+
 def test_without_typical_requests_the_rows_are_ordered_by_their_time():
     groups = [one | {"excess_s": None, "share": None, "requests": None, "time_s": 300.0 * i} for i, one in
               enumerate(ANSWER["groups"][:3])]  # fmt: skip
     parts = [one | {"excess_s": None, "share": None} for one in ANSWER["parts"]]
     told = lines(changed(groups=groups, parts=parts, typical=None))
     first = next(i for i, line in enumerate(told) if line.split() == ["cause", "time", "share", "who"])
+    few = lines(changed(groups=[groups[2], groups[0]], parts=parts, typical=None))
+    assert "less than 1 % each: others' answers" in few, "of nothing is known what is usual"
     assert told[first + 1].split()[:5] == ["slow", "device", "10", "min", "67"]
     assert told[first + 2].split()[:5] == ["own", "prompt", "5", "min", "33"]
 
@@ -159,6 +170,9 @@ def test_without_typical_requests_the_rows_are_ordered_by_their_time():
         ({"slower": [{"instance": "both-z1-0", "text": "× 2.6 against build-771"}],
           "groups": [group("slower by itself", ["slower"], 9.0, 1.0)]},
          "Cause: both-z1-0 is slower by itself: × 2.6 against build-771."),
+        ({"models": []},
+         "sure: 195 of 195 step by step, by a law of their own time;"
+         " typical: the middle half of good requests, TTFT 80.0 ms to 100 ms"),
         ({"models": [*ANSWER["models"], ANSWER["models"][0] | {"sigma": 0.2, "r2": None, "instance": "b"}]},
          "sure: 195 of 195 step by step, by 2 laws, the worst of b (scatter 20 %);"
          " typical: the middle half of good requests, TTFT 80.0 ms to 100 ms"),
@@ -187,6 +201,14 @@ def test_a_cause_in_words(name, causes, culprits, words):
     assert lines(ANSWER | one)[1] == f"Cause: {words}."
 
 
+def test_the_second_cause_is_joined_by_what_it_is():
+    both = [group("waiting for KV", ["wait_kv"], 9.0, 0.6), group("cold start", ["cold_start"], 6.0, 0.4)]
+    assert lines(ANSWER | {"groups": both})[1] == "Cause: waiting for KV, and cold start."
+    held = [part("wait_kv", "waiting for KV", 6.0, 0.4, culprits=[culprit("tenant", "a", 0.6)])]
+    told = lines(ANSWER | {"parts": held, "groups": [both[1] | {"excess_s": 10.0}, both[0]]})[1]
+    assert told == "Cause: cold start, while waiting for KV: tenant a had 60 % of the KV blocks."
+
+
 def test_the_same_requests_are_left_out_once():
     same = [
         culprit("request", "abcd", 0.8, without=without(0.9, 13.0)),
@@ -204,6 +226,8 @@ def test_what_a_replay_says_is_in_vain_is_told_and_not_advised():
     told = lines(ANSWER | {"groups": groups})
     assert "  without the slow device            77 % (79.9 % to 80.6 %) would be good              (replay)" in told
     assert "do: limit tenant burst, or: let more requests run at once, or add replicas" in told
+    last = lines(changed(groups=groups))[-2]
+    assert last == "do: limit tenant burst, or: let more requests run at once, or add replicas; then look at clocks"
 
 
 def test_nothing_is_bad():
@@ -233,6 +257,13 @@ def test_one_request():
         "sure: explained step by step",
         told[-1],
     ]
+    unknown = [one | {"excess_s": None} for one in [*causes, causes[1] | {"of": "rest", "time_s": 0.001}]]
+    told = text(show_one, {"request": row, "explained": {"level": "steps", "causes": unknown}}).splitlines()
+    assert told[-3] == "less than 1 % each: gap", "a cause that has a row is in no other line"
     assert told[-1].endswith(f"request {TRACE}")
+    ranged = culprit("request", "abcd, 7 tokens in 1 step", 1.0, low_s=0.5, high_s=1.5)
+    one = {"cause": "others_prompts", "of": "rest", "time_s": 1.0, "excess_s": 1.0, "culprits": [ranged]}
+    for level, said in (("estimated", "500 ms to 1.50 s"), ("steps", "3.00 s")):
+        assert f"1 step {said}\n" in text(show_one, {"request": row, "explained": {"level": level, "causes": [one]}})
     assert "not explained yet" in text(show_one, {"request": row, "explained": {"level": None, "causes": []}})
     assert "has not ended" in text(show_one, {"request": row, "explained": None})

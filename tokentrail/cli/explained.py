@@ -95,33 +95,35 @@ def _cause(answer: Json) -> Iterator[str]:
     told = [one for one in ordered(answer) if share_of(answer, one) >= _LEAST_TOLD and one["group"] != "unexplained"]
     words = [_words(answer, one) for one in told[:_MOST_TOLD]]
     if words:
-        yield f"Cause: {', while '.join(words)}."
+        (first, _), *more = words
+        yield f"Cause: {''.join([first, *(f', {joint} {then}' for then, joint in more)])}."
 
 
-def _words(answer: Json, group: Json) -> str:
+def _words(answer: Json, group: Json) -> tuple[str, str]:
+    """A cause, and what joins it to the one before: `while` a sentence, `and` a noun."""
     culprits, name = culprits_of(answer, group), group["group"]
     tenant, process, request = (worst(culprits, by) for by in ("tenant", "process", "request"))
     burst = next((one for one in culprits if one.get("within_s") is not None), None)
     when = f" ({_span(answer, group)})" if group["start"] else ""
     if burst:
         came = f"{count(burst['requests'])} requests of tenant {burst['name']} came within"
-        return f"{name}: {came} {duration(burst['within_s'])}{when}"
+        return f"{name}: {came} {duration(burst['within_s'])}{when}", "while"
     if "slower" in group["causes"] and answer["slower"]:
         one = answer["slower"][0]
-        return f"{one['instance']} is slower by itself: {one['text']}{when}"
+        return f"{one['instance']} is slower by itself: {one['text']}{when}", "while"
     if group["factor"] is not None:
         device = f"the device of {process['name']}" if process and has_most(process) else "the device"
-        return f"{device} was {group['factor']:.2g} times as slow{when}"
+        return f"{device} was {group['factor']:.2g} times as slow{when}", "while"
     if request and (request["share"] or 0.0) >= _LEAST_MOST:
         of = f" of tenant {tenant['name']}" if tenant and has_most(tenant) else ""
-        return f"{name}, most of it {request['name']}{of}{when}"
+        return f"{name}, most of it {request['name']}{of}{when}", "and"
     if tenant and tenant["share"] is not None:
         if not {*group["causes"]} & HELD:
-            return f"{name}, {part_of(tenant)} of it tenant {tenant['name']}'s{when}"
-        return f"{name}: tenant {tenant['name']} had {part_of(tenant)} of {what_was_held(group)}{when}"
+            return f"{name}, {part_of(tenant)} of it tenant {tenant['name']}'s{when}", "and"
+        return f"{name}: tenant {tenant['name']} had {part_of(tenant)} of {what_was_held(group)}{when}", "while"
     if process and has_most(process):
-        return f"{name} in {process['name']}{when}"
-    return f"{name}{when}"
+        return f"{name} in {process['name']}{when}", "and"
+    return f"{name}{when}", "and"
 
 
 def _without(answer: Json) -> list[str]:
@@ -173,7 +175,7 @@ _MOST_WAITS: Final = 0.2
 
 def first_order_holds(answer: Json) -> bool:
     """Whether waits are a fifth of the excess at most: they would not be there without what made the queue."""
-    return sum(part["share"] or 0.0 for part in answer["parts"] if part["cause"] in _WAITS) <= _MOST_WAITS
+    return sum(share_of(answer, part) for part in answer["parts"] if part["cause"] in _WAITS) <= _MOST_WAITS
 
 
 def good_of(without: Json) -> str:
@@ -186,9 +188,8 @@ def good_of(without: Json) -> str:
 
 def _do(answer: Json) -> Iterator[str]:
     """What makes the largest causes less, the largest first."""
-    told = [one for one in ordered(answer) if share_of(answer, one) >= _LEAST_TOLD and not _is_in_vain(one)][
-        :_MOST_TOLD
-    ]
+    large = [one for one in ordered(answer) if share_of(answer, one) >= _LEAST_TOLD]
+    told = [one for one in large if not _is_in_vain(one)][:_MOST_TOLD] if _gains(answer) else large[:_MOST_TOLD]
     worth = {one["name"]: one["without"]["points"] or 0.0 for one in culprits_without(answer).values()}
     steps: list[str] = []
     for group in told:
@@ -203,6 +204,15 @@ def _do(answer: Json) -> Iterator[str]:
             steps.append(f"{limit}{part['advice'][0].lower()}{part['advice'][1:]}".rstrip("."))
     if steps:
         yield f"do: {'; then '.join(steps)}"
+
+
+def _gains(answer: Json) -> bool:
+    """Whether some replay without a cause or a culprit makes more requests good: else none says what is in vain."""
+    known = [
+        *(one["without"] for one in answer["groups"]),
+        *(one["without"] for one in culprits_without(answer).values()),
+    ]
+    return any((one["points"] or 0.0) >= _LEAST_POINTS for one in known if one and one["kind"] == "replay")
 
 
 def _is_in_vain(group: Json) -> bool:
@@ -228,7 +238,7 @@ def _sure(answer: Json) -> Iterator[str]:
 def _law(answer: Json) -> str:
     known = [one for one in answer["models"] if one["sigma"] is not None]
     if not known:
-        return ""
+        return ", by a law of their own time" if any(one["level"] == "steps" for one in answer["levels"]) else ""
     least_sure = max(known, key=lambda one: one["sigma"])
     of = f"by a law of {_span(answer, least_sure)}"
     if len(known) > 1:

@@ -91,8 +91,13 @@ def table(answer: Json) -> list[str]:
         else:
             usual.append(group["group"])
     heads = ("cause", "beyond typical", "share", "worst for", "who") if known else ("cause", "time", "share", "", "who")
-    folded = "; ".join(filter(None, (f"as usual: {', '.join(usual)}" if usual else "", *rest)))
+    folded = "; ".join(filter(None, (f"{_folded(known)}: {', '.join(usual)}" if usual else "", *rest)))
     return [*(aligned([heads, *rows]) if rows else []), *([folded] if folded else [])]
+
+
+def _folded(is_compared: bool) -> str:
+    """What the causes are that have no row."""
+    return "as usual" if is_compared else "less than 1 % each"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -140,20 +145,38 @@ def of_one(detail: Json) -> list[str]:
         explained["causes"], key=lambda one: -(one["time_s"] if one["excess_s"] is None else one["excess_s"])
     )
     whole_s = sum(one["time_s"] for one in causes)
-    rows, usual = [], []
+    rows: list[tuple[str, ...]] = []
+    usual: list[str] = []
     for one in causes:
         is_more = one["excess_s"] is None or one["excess_s"] >= LEAST * whole_s
         if not is_more or one["time_s"] < LEAST * whole_s:
             usual.append(one["cause"])
             continue
         of = "TTFT" if one["of"] == "ttft" else "the rest"
-        rows.append((one["cause"], of, duration(one["excess_s"]), duration(one["time_s"]), _by(one["culprits"])))
+        rows.append(
+            (
+                one["cause"],
+                of,
+                duration(one["excess_s"]),
+                duration(one["time_s"]),
+                _by(one["culprits"], explained["level"]),
+            )
+        )
     told += aligned([("cause", "of", "beyond typical", "time", "who"), *rows]) if rows else []
-    told += [f"as usual: {', '.join(dict.fromkeys(usual))}"] if usual else []
+    named = {row[0] for row in rows}
+    folded = ", ".join(one for one in dict.fromkeys(usual) if one not in named)
+    is_compared = any(one["excess_s"] is not None for one in causes)
+    told += [f"{_folded(is_compared)}: {folded}"] if folded else []
     return [*map(one_line, told), f"sure: explained {LEVELS[explained['level']]}"]
 
 
-def _by(culprits: Sequence[Json]) -> str:
-    """The worst of each kind, tenants first: a name says more than an id."""
+def _by(culprits: Sequence[Json], level: str) -> str:
+    """The worst of each kind, tenants first: a name says more than an id. Below `steps`, the range of its time."""
     first = [worst(culprits, kind) for kind in _KINDS]
-    return ", ".join(f"{_KINDS[one['by']]}{one['name']} {duration(one['time_s'])}" for one in first if one)
+    return ", ".join(f"{_KINDS[one['by']]}{one['name']} {_time(one, level)}" for one in first if one)
+
+
+def _time(culprit: Json, level: str) -> str:
+    if level == "steps" or culprit.get("high_s") is None:
+        return duration(culprit["time_s"])
+    return f"{duration(culprit['low_s'])} to {duration(culprit['high_s'])}"

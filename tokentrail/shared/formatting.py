@@ -38,6 +38,17 @@ def tpot(request: Mapping[str, Any]) -> str:
     return f"≤ {duration(at_most)}" if known is None and at_most is not None else duration(known)
 
 
+def whole_answers(summary: Mapping[str, Any]) -> str:
+    """How many TTFTs of `/summary` are an E2E, as a sentence; empty where none is."""
+    at_end, of = summary["ttft_is_e2e"], summary["ttft_s"]["count"]
+    if not at_end:
+        return ""
+    return (
+        f"{count(at_end)} of {count(of)} TTFTs are the E2E: these answers were not streamed, or had one token. "
+        "label.stream=true leaves out what was not streamed."
+    )
+
+
 THRESHOLDS = {
     "ttft": "TTFT",
     "tpot": "TPOT",
@@ -66,18 +77,19 @@ def wait_reasons(detail: Mapping[str, Any]) -> str:
 def prefill_interference(detail: Mapping[str, Any]) -> str:
     """The steps that prefilled other prompts while a request of the API waited for a token, in words; '' for none.
 
-    Where the request is explained, also the part of these steps that the prompts took.
+    Where the request is explained, also the part of these steps that the prompts took: the steps are those after its
+    first token.
     """
     interference = detail["interference"]
     if not interference or not interference["steps"]:
         return ""
     causes = (detail.get("explained") or {}).get("causes") or ()
-    theirs_s = sum(one["time_s"] for one in causes if one["cause"] == "others_prompts")
+    theirs_s = sum(one["time_s"] for one in causes if one["cause"] == "others_prompts" and one["of"] == "rest")
     return (
         f"Prefill interference: {count(interference['steps'])} step{'' if interference['steps'] == 1 else 's'}, "
         f"{duration(interference['time_s'])} in all, prefilled "
         f"{count(interference['prefill_tokens'])} prompt tokens of other requests while this one waited for a token"
-    ) + (f"; these prompts took {duration(theirs_s)} of it" if theirs_s else "")
+    ) + (f"; these prompts took {duration(theirs_s)} of it" if 0 < theirs_s <= interference["time_s"] else "")
 
 
 _LONG = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))

@@ -60,6 +60,9 @@ class Culprit(Answer):
     time_s: float | None
     """What it cost others; of a process or a variant, what the selected requests lost there beyond the typical. Of a
     tenant that held places or KV blocks, its part of that."""
+    low_s: float | None = None
+    """Of a request whose prompt delayed another one: it was at least this, and `high_s` at most."""
+    high_s: float | None = None
     share: float | None
     """Its part of all such time."""
     requests: Number | None = None

@@ -204,10 +204,12 @@ def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], l
         delay: [
             Culprit(
                 by="request",
-                name=f"{request['trace_id_hex'][:8]}, {one.tokens:.0f} tokens in {one.steps} steps",
+                name=f"{request['trace_id_hex'][:8]}, {one.tokens} tokens in {_steps(one.steps)}",
                 trace_id=request["trace_id_hex"],
                 span_id=request["span_id_hex"],
                 time_s=one.time_ns / SECOND_NS,
+                low_s=one.low_ns / SECOND_NS,
+                high_s=one.high_ns / SECOND_NS,
                 share=one.time_ns / sum(other.time_ns for other in by_delay[delay]),
             )
             for one in culprits
@@ -215,6 +217,10 @@ def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], l
         ]
         for delay, culprits in worst.items()
     }
+
+
+def _steps(n: int) -> str:
+    return "1 step" if n == 1 else f"{n} steps"
 
 
 def _summed(groups: Sequence[Mapping[str, Any]], column: str) -> Counter[str]:

@@ -6,39 +6,19 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import get_args
 
 import numpy as np
 
 from collector.ask.times import rfc3339
 from collector.ask.window import Window
 from collector.causes.answer import request_times as explained
-from collector.causes.answer.answer import (
-    Culprit,
-    Explanation,
-    Level,
-    LevelOut,
-    ModelOut,
-    Part,
-    Selected,
-    TypicalOut,
-)
-from collector.causes.answer.beyond import Beyond, Bools, Floats, shares
-from collector.causes.answer.culprits import (
-    OF_PROMPTS,
-    exemplars,
-    lost_at,
-    of_holders,
-    of_kv,
-    of_processes,
-    of_prompts,
-)
-from collector.causes.answer.holders import HELD, Victims, read_held
+from collector.causes.answer.answer import Culprit, Explanation, Part, Selected, TypicalOut
+from collector.causes.answer.beyond import Beyond, Floats, shares
+from collector.causes.answer.culprits import OF_PROMPTS, exemplars, lost_at, of_holders, of_kv, of_processes, of_prompts
+from collector.causes.answer.holders import HELD, Held, Victims, read_held
 from collector.causes.answer.replayed import Replays
 from collector.causes.answer.request_times import MOST_CHOSEN, MOST_TYPICAL, Array, Explained, Rows
 from collector.causes.answer.sentence import sentence
-from collector.causes.answer.served import Served, advice, compared, read_models, read_processes
-from collector.causes.answer.shortfalls import ReasonOut, reasons_of
 from collector.causes.answer.slower import read_slower
 from collector.causes.answer.slowest import by_group, by_model, slowest
 from collector.causes.answer.typical import TypicalOfModels, good_ones, typical_of
@@ -49,13 +29,12 @@ from collector.count import verdicts
 from collector.count.answers import WindowOut
 from collector.count.evaluation import Counted, count, open_requests
 from collector.count.reader import Reader
+from collector.measure.explain_notes import compared, missing, places
+from collector.measure.serving import Serving
 from collector.slo.cells import Cells
 from collector.slo.counts import Number
 from collector.slo.judge import selects
 from collector.sql.fragment import TRUE, all_of
-
-_MOST_MODELS = 20
-_MOST_REASONS = 2
 
 
 def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Question) -> Explanation:
@@ -146,8 +125,8 @@ class _Answer:
             without=without,
             without_hidden=what_if.hidden,
             replay=replay,
-            levels=self._levels,
-            models=self._models(),
+            levels=self._serving.levels,
+            models=self._serving.models(),
             slower=read_slower(self.reader, self.population, {*self.rows.rows["process"].tolist()}),
             not_ended=not_ended,
             estimated=self.counted.errors is not None or self.is_sample,
@@ -188,11 +167,7 @@ class _Answer:
             time_s=self._sum(self._beyond.time.sum(0)),
             start=rfc3339(int(self.chosen["end_ns"].min())) if len(self.chosen) else None,
             end=rfc3339(int(self.chosen["end_ns"].max())) if len(self.chosen) else None,
-            processes=[
-                self._processes[process].process.title
-                for process, _ in Counter(self.rows.rows["process"].tolist()).most_common()
-                if process in self._processes
-            ],
+            processes=self._serving.titles,
         )
 
     @property
@@ -269,7 +244,7 @@ class _Answer:
                 else what_if.without([PARTS[i]], share=by_cause[i] if is_compared else None),
                 culprits=what_if.of_culprits(culprits[PARTS[i]]),
                 exemplars=examples[PARTS[i]],
-                advice=self._advice(PARTS[i], culprits[PARTS[i]]),
+                advice=self._serving.advice(PARTS[i], culprits[PARTS[i]]),
             )
             for i in told
         ]
@@ -283,100 +258,37 @@ class _Answer:
 
     def _culprits(self, time_s: Floats) -> Mapping[str, list[Culprit]]:
         culprits: dict[str, list[Culprit]] = defaultdict(list)
-        victims = {name: Victims.of(self.rows, self._beyond, name) for name in (*OF_PROMPTS, *HELD)}
         if suffered_s := float(sum(time_s[PARTS.index(name)] for name in OF_PROMPTS)):
-            to_blame = of_prompts(self.reader, [victims[name] for name in OF_PROMPTS], suffered_s=suffered_s)
+            to_blame = of_prompts(self.reader, [self._victims(name) for name in OF_PROMPTS], suffered_s=suffered_s)
             culprits |= dict.fromkeys(OF_PROMPTS, to_blame)
         for name in ("preempted", "recompute"):
             culprits[name] = of_kv(self.reader, self.counted.window, self.rows, self._beyond, name)
-        held = read_held(self.reader, [victims[name] for name in HELD])
         for name in PARTS:
-            of_place = of_processes(lost_at(self.rows, self._beyond, name), self._processes, name)
+            of_place = of_processes(lost_at(self.rows, self._beyond, name), self._serving.processes, name)
             culprits[name] = [*culprits[name], *of_place] if name in OF_PROMPTS else culprits[name] or of_place
             if name in HELD:
-                culprits[name] = [*culprits[name], *of_holders(held, victims[name], name)]
+                culprits[name] = [*culprits[name], *of_holders(self._held, self._victims(name), name)]
         return culprits
 
-    @cached_property
-    def _processes(self) -> Mapping[int, Served]:
-        return read_processes(self.reader, self.population, self.every) if self.rows.n else {}
+    def _victims(self, cause: str) -> Victims:
+        return Victims.of(self.rows, self._beyond, cause)
 
     @cached_property
-    def _engines(self) -> list[str]:
-        """The engines of the selected requests, those with most requests first."""
-        served = Counter(self.rows.rows["process"].tolist())
-        engines: Counter[str] = Counter()
-        for process, n in served.items():
-            if process in self._processes:
-                engines[self._processes[process].engine] += n
-        return [name for name, _ in engines.most_common()]
-
-    def _engines_of(self, cause: str) -> list[str]:
-        """The engines whose requests lost most to a cause: the switches of others would not help."""
-        lost = lost_at(self.rows, self._beyond, cause)
-        most = max(lost.values(), default=0.0)
-        theirs = {self._processes[key].engine for key, us in lost.items() if us > most / 10 and key in self._processes}
-        return [engine for engine in self._engines if engine in theirs] or self._engines
+    def _held(self) -> Held:
+        return read_held(self.reader, [self._victims(name) for name in HELD])
 
     @cached_property
-    def _levels(self) -> list[LevelOut]:
-        levels = []
-        for number, level in reversed([*enumerate(get_args(Level))]):
-            of_level = self.rows.rows["level"] == number
-            if not of_level.any():
-                continue
-            served = {*self.rows.rows["process"][of_level].tolist()} & self._processes.keys()
-            engines = sorted({self._processes[process].engine for process in served})
-            weight = self._number(float(self.rows.weight[of_level].sum()))
-            why = self._reasons(of_level, engines) if level != "steps" else []
-            more = ". ".join(one.text.rstrip(".") for one in why[:_MOST_REASONS])
-            levels.append(LevelOut(level=level, requests=weight, engines=engines, reasons=why, more=more))
-        return levels
-
-    def _reasons(self, of: Bools, engines: Sequence[str]) -> list[ReasonOut]:
-        rows = self.rows.rows[of]
-        share, steps = (rows[name].astype(np.float64) for name in ("reason_share", "reason_steps"))
-        return reasons_of(rows["reason"], share, steps, self.rows.weight[of], engines)
-
-    def _advice(self, cause: str, culprits: Sequence[Culprit]) -> str:
-        if cause == "unexplained":
-            return ". ".join(dict.fromkeys(one.more.rstrip(".") for one in self._levels if one.more))
-        return f"{compared(culprits, self._processes.values())}{advice(cause, self._engines_of(cause))}"
-
-    def _models(self) -> list[ModelOut]:
-        """The laws of the processes with most selected requests; none for a caller of one tenant."""
-        if self.reader.tenant or not self.rows.n:
-            return []
-        served = Counter(self.rows.rows["process"].tolist()).most_common(_MOST_MODELS)
-        processes = [self._processes[process].process for process, _ in served if process in self._processes]
-        return read_models(self.reader, self.population, processes)
+    def _serving(self) -> Serving:
+        whole = self.counted.errors is None
+        return Serving(self.reader, self.population, self.rows, self._beyond, self.every, is_whole=whole)
 
     def _note(self) -> str | None:
         """What the answer lacks, and why."""
-        replayed = f"no replay: {self._what_if.replays}" if isinstance(self._what_if.replays, str) else None
-        return "; ".join(filter(None, (self._missing(), self._compared(), replayed))) or None
-
-    def _compared(self) -> str | None:
-        """What typical ones are not as usual."""
-        if not self.rows.n:
-            return None
-        if self.typical is None:
-            kind = "good request of the time and of the day before it" if self.question.metric is None else "request"
-            return f"no {kind} is explained, so nothing is known of what is typical"
-        others = round(float(self.rows.weight[~self.typical.knows(self.rows.rows["model"])].sum()))
-        if not others:
-            return None
-        return f"{others} requests are compared with other models, since no good one of their own is known"
-
-    def _missing(self) -> str | None:
-        n = self.every * len(self.chosen)
-        missing = n - self.every * self.rows.n
-        if self.rows.n and all(level.level == "none" for level in self._levels):
-            told = "the engines tell neither phases nor steps of these requests"
-            return f"{told}. {self._levels[0].more}"
-        if not missing:
-            return None
-        late = "it takes up to two minutes, and longer after an outage; a collector with --explain false explains none"
-        if self.rows.n:
-            return f"{missing} of {n} requests are not explained yet: {late}"
-        return f"none of these {n} requests is explained yet: {late}"
+        replays, with_good = self._what_if.replays, self.question.metric is None
+        notes = [
+            missing(self.every * len(self.chosen), self.every * self.rows.n, self._serving.levels),
+            compared(self.rows, self.typical, with_good=with_good),
+            places(self._held),
+            f"no replay: {replays}" if isinstance(replays, str) else None,
+        ]
+        return "; ".join(filter(None, notes)) or None

@@ -126,6 +126,8 @@ class Held:
     tenants: Mapping[int, str]
     every: int = 1
     """Each row stands for so many."""
+    not_told: float = 0.0
+    """The share of them of which nobody tells when they got a place: they count from their first token."""
 
     def by_tenant(self, victims: Victims, cause: str) -> Counter[str]:
         """What the victims lost to a cause of HELD, in µs, by the tenant that had the places or blocks meanwhile.
@@ -191,20 +193,49 @@ class Held:
 
 
 def read_held(reader: Reader, victims: Collection[Victims]) -> Held:
-    """Read who ran beside these victims at their processes. Nobody for a caller of one tenant, or without victims."""
+    """Read who ran beside these victims at their processes, and who still does.
+
+    Nobody for a caller of one tenant, or without victims.
+    """
     stretches = joined([one for of in victims for one in of.stretches()], MOST_STRETCHES)
     if reader.tenant or not stretches:
         return Held(np.empty(0, HOLDER), {})
     before = joined([(max(0, begin - _BEFORE_NS), end) for begin, end in stretches], MOST_STRETCHES)
     ran = ran_in(before, "toUnixTimestamp64Nano(start)", "toUnixTimestamp64Nano(end)")
     asked = {"ran": ran, "filter": all_of(reader.tenant_filter, at_processes(victims))}
-    every = one_in(reader.queries.row("explain_holding", asked)["n"], MOSTHOLDERS)
+    there = reader.queries.row("explain_holding", asked)
+    every = one_in(there["n"], MOSTHOLDERS)
     rows = reader.queries.array("explain_holders", asked, HOLDER, every=every)
+    still, names = _still_there(reader, asked["filter"], before[0][0])
+    still["weight"] /= every  # all of them are read
+    rows = np.concatenate([rows, still])
     numbers = np.unique(rows["tenant"]).tolist()
     if len(numbers) < 2:
         return Held(rows, {})
     named = reader.queries.rows("explain_tenants", asked, numbers=numbers)
-    return Held(rows, {row["number"]: row["name"] for row in named}, every)
+    names = {row["number"]: row["name"] for row in named} | names
+    return Held(rows, names, every, there["not_told"] / there["n"] if there["n"] else 0.0)
+
+
+def _still_there(reader: Reader, at: Fragment, since_ns: int) -> tuple[npt.NDArray[Any], dict[int, str]]:
+    """The rows of those that have not ended, with the names of their tenants: until now, or until they were lost."""
+    bounds = {"start_ns": since_ns, "end_ns": reader.now_ns, "lost_after_ns": reader.lost_after_ns}
+    found = reader.queries.rows("explain_open_holders", {"filter": at}, **bounds)
+    if found:
+        first_ns = min(row["start_ns"] for row in found)
+        ended = {*reader.queries.array("ended_announced", {}, np.uint64, first_ns=first_ns).tolist()}
+        found = [row for row in found if row["key"] not in ended]
+    silent_ns = min(reader.now_ns, reader.heard_until_ns) - reader.lost_after_ns
+    rows = [
+        (
+            *(row[name] for name in ("process", "request_key", "tenant_number", "start_ns", "begin_ns")),
+            row["seen_ns"] if row["heard_ns"] < silent_ns else reader.now_ns,
+            1.0,
+            row["tokens"],
+        )
+        for row in found
+    ]
+    return np.array(rows, HOLDER), {row["tenant_number"]: row["tenant_name"] for row in found}
 
 
 def _until(times: Floats, begin: Floats, end: Floats, rate: Floats) -> Floats:

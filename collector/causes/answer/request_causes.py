@@ -73,7 +73,7 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
     level: Level = get_args(Level)[int(rows.rows["level"][0])]
     prompts = [PARTS.index(name) for name in OF_PROMPTS]
     delayed = any(times[prompts].any() for times in (rows.times.ttft, rows.times.rest))
-    of_prompts = of_victim(reader, row) if level == "steps" and delayed else {}
+    of_prompts = of_victim(reader, row) if delayed else {}
     causes, usual, named = [], {}, load_causes()
     for of, whole_ns in _wholes(row).items():
         beyond = Beyond.of(rows.times, None if typical is None else typical.like(rows.rows["model"]), [of])

@@ -493,6 +493,56 @@ def test_the_tenants_that_had_the_places_or_the_blocks_are_the_same_in_each_wind
     assert told["-10m"] == told["-20m"] == told["-1d"] == told["-45s"]
 
 
+def test_who_does_not_tell_when_it_got_a_place_had_one_from_its_first_token(rows, api):
+    """Of four tenants whose requests were there meanwhile: one tells nothing at all, and is not to blame."""
+    slow = request(ttft={"own_prompt": 80, "wait_batch": 920}, rest={"batch": 200}, slo_class="chat", tenant="small")
+    slow[0]["queue_ns"] = 920 * MS
+    told = request(ttft={"own_prompt": 4000}, rest={"batch": 4000}, tokens=90, tenant="told")
+    told[0]["queue_ns"] = 0
+    late, half = (request(ttft={"own_prompt": ms}, rest={"batch": 8000 - ms}, tokens=90, tenant=name)
+                  for name, ms in (("late", 7900), ("half", 7260)))  # fmt: skip
+    silent = request(ttft={"own_prompt": 8000}, rest={}, tokens=0, tenant="silent", status="cancelled")
+    ended = NOW - SECOND
+    many = [(fields | {"ended": ended}, causes) for fields, causes in (slow, told, late, half, silent)]
+    store(
+        rows,
+        [*many, *[(fields | {"ended": ended - 30 * SECOND}, causes) for fields, causes in chats(6, tenant="small")]],
+    )
+    answer = api("explain", slo="chat", tenant="small", start="-45s")
+    culprits = by_cause(answer)["wait_batch"]["culprits"]
+    shares = {one["name"]: one["share"] for one in culprits if one["by"] == "tenant"}
+    # They waited from 1200 to 280 ms before the end: `told` had its place all the time, `half` from 740 ms on.
+    assert shares == {"told": pytest.approx(920 / 1380), "half": pytest.approx(460 / 1380)}
+    assert "nobody tells when they got a place: each counts from its first token on" in answer["note"]
+
+
+@pytest.mark.parametrize(("hours", "of_silent"), [(0, 920), (5, 200)])
+def test_who_has_not_ended_yet_has_places_too(rows, api, hours, of_silent):
+    """Since its first token, until now or until it was lost; one that has ended since counts once, by its end."""
+    at = NOW - hours * 3600 * SECOND
+    slow = request(ttft={"own_prompt": 80, "wait_batch": 920}, rest={"batch": 200}, slo_class="chat", tenant="small")
+    slow[0]["queue_ns"] = 920 * MS
+    ended = request(ttft={"own_prompt": 4000}, rest={"batch": 4000}, tokens=90, tenant="ended", queue_ns=0)
+    many = [(fields | {"ended": at - SECOND}, causes) for fields, causes in (slow, ended)]
+    many += [(fields | {"ended": at - 30 * SECOND}, causes) for fields, causes in chats(6, tenant="small")]
+    _, row, *_ = store(rows, many)
+    for tenant, first, seen, again in (
+        ("runs", 1000 * MS, at - 2 * SECOND, {}),
+        ("late", 7340 * MS, at - 200 * MS, {}),
+        ("queued", None, at - 2 * SECOND, {}),
+        ("elsewhere", 0, at, {"instance": "x"}),
+        ("ended", 0, at - 2 * SECOND, {"trace_id": row["trace_id"], "span_id": row["span_id"]}),
+        ("lost", 0, at - 2000 * MS, {}),
+    ):
+        heard = at - 60 * SECOND if tenant == "lost" else seen
+        rows.open(start=at - 9 * SECOND, seen=seen, heard=heard, ttft_ns=first, tenant=tenant, **again)
+    part = by_cause(api("explain", slo="chat", tenant="small", start=rfc3339(at - 40 * SECOND), end=rfc3339(at)))
+    shares = {one["name"]: one["share"] for one in part["wait_batch"]["culprits"] if one["by"] == "tenant"}
+    # They waited from 2.2 to 1.28 s before `at`; `late` had its first token 1.66 s before it.
+    places = {"ended": 920, "runs": of_silent, "late": 380, "lost": 200}
+    assert shares == {name: pytest.approx(n / sum(places.values())) for name, n in places.items()}
+
+
 def test_a_prompt_of_another_time_is_not_to_blame_and_one_of_which_nothing_is_known_neither(rows, api):
     victim = request(ttft={"own_prompt": 80, "others_prompts": 900}, rest={"batch": 200}, slo_class="chat", tenant="b")
     guilty, innocent, earlier = chats(3, tenant="a")
