@@ -83,7 +83,6 @@ _ALL_TOKENS = (
     f"SELECT quantilesExactInclusive{_LEVELS}(duration_us) FROM tokens"
     " WHERE minute >= toStartOfMinute(fromUnixTimestamp64Nano({start_ns:Int64})) AND token_index > 0"
 )
-_GRID = "[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]"
 LONG = {"start": f"-{DAYS}d"}
 MILLION = {"start": "-3d"}
 """A million of ten million requests, which are spread over thirty days."""
@@ -93,11 +92,6 @@ QUESTIONS = {
     "goodput": Question(
         "goodput", LONG | THRESHOLDS,
         f"SELECT count(), countIf({_GOOD}), countIf(StatusCode = 'Error') FROM otel_traces WHERE {_WINDOW}",
-    ),
-    "goodput_and_surface": Question(
-        "goodput", LONG | THRESHOLDS | {"surface": 1},
-        f"SELECT roundDown({_TTFT}, {_GRID}), roundDown(ifNull({_TPOT}, 0), {_GRID}), count() FROM otel_traces"
-        f" WHERE {_WINDOW} GROUP BY ALL",
     ),
     "summary": Question(
         "summary", LONG,
@@ -114,7 +108,6 @@ QUESTIONS = {
     "goodput_15m": Question("goodput", THRESHOLDS),
     "slowest_of_30d": Question("requests", LONG | {"sort": "ttft", "limit": 10}),
     "incidents_15m": Question("incidents", {}),
-    "overview_15m": Question("overview", {}),
     "explain_15m": Question("explain", {}),
     "explain_1m": Question("explain", MILLION),
     "explain_1m_without_each": Question("explain", MILLION | {"without": PARTS[:-1]}),
@@ -126,7 +119,6 @@ QUESTIONS = {
 _OF_ANALYSIS = ("explain_1m", "heatmap", "differences_1m", "compare_two_days", "changes")
 """Charts show their growth too."""
 OF_MANY_SLOS = {
-    "overview_15m": Question("overview", {}),
     "bad_of_30d": Question("requests", LONG | {"verdict": "bad"}),
     "goodput_over_30d": Question("timeseries", LONG | {"metric": "goodput", "step": "6h"}),
 }

@@ -39,7 +39,7 @@ USERS = 5
 SPANS = 60
 """Spans that arrive each second from clients; a tenth of them have names that nothing reads."""
 QUESTIONS = (
-    "overview", "summary", "goodput?ttft=1s", "requests", "slos", "incidents", "engines", "spans/names", "storage",
+    "summary", "goodput?ttft=1s", "requests", "slos", "incidents", "engines", "spans/names", "storage",
     "cold_starts", "timeseries?metric=ttft&step=60s",
 )  # fmt: skip
 WITHOUT_WINDOW = ("storage",)

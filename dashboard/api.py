@@ -19,7 +19,7 @@ API_URL_VARIABLE = "TOKENTRAIL_API_URL"
 `http://127.0.0.1:8080`."""
 DEFAULT_API_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 60.0
-"""The collector gives a query up after 30 s and says why; an overview has several."""
+"""The collector gives a query up after 30 s and says why; an answer may have several."""
 OFFER_TIMEOUT_S = 10.0
 """The page waits for the lists that the filters offer, and can do without them."""
 CACHE_S = 2.0

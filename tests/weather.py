@@ -115,7 +115,7 @@ def labels(folder):
         sent += 500
     collector.wait_until_stored()
     took = {}
-    for path in ("labels", "differences?select.status=ok", "summary", "requests?limit=100", "overview", "heatmap"):
+    for path in ("labels", "differences?select.status=ok", "summary", "requests?limit=100", "verdict", "heatmap"):
         began = time.monotonic()
         answer = collector.get(f"/api/v1/{path}")
         assert answer.status_code == 200, (path, answer.text)

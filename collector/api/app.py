@@ -29,7 +29,6 @@ from collector.api import (
     heatmap,
     incidents,
     labels,
-    overview,
     problems,
     request,
     requests,
@@ -53,7 +52,7 @@ from tokentrail.version import __version__
 
 _LEAST_BYTES: Final = 1024
 _GZIP_LEVEL: Final = 3
-"""Level 9 makes an overview 8 % smaller, and takes three times the CPU."""
+"""Level 9 makes an answer 8 % smaller, and takes three times the CPU."""
 _AS_IT_IS: Final = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/x-tar")
 """Content types that are compressed already, and backups, which are large."""
 _NO_GZIP: Final = re.compile(rb"\bgzip\s*;\s*q=0(\.0*)?\s*(,|$)", re.IGNORECASE)
@@ -126,7 +125,7 @@ def create_app(
         spans,
         verdict,
     )
-    routers = [*(part.router(context) for part in parts), samples.router(context, status), overview.router(context)]
+    routers = [*(part.router(context) for part in parts), samples.router(context, status)]
     of_collector = (storage.router(usage, retention, status), collector.router(status), backup.router(backups))
     for router in (*routers, *of_collector):
         app.include_router(router, prefix="/api/v1", responses=errors, dependencies=[Depends(given_once)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import Field
@@ -23,7 +23,6 @@ class GoodputQuery(GroupsQuery):
     e2e: Duration | None = Field(None, description="longest E2E, for example `30s`")
     gap: Duration | None = Field(None, description="longest wait between two tokens of one answer, for example `2s`")
     first_visible: Duration | None = Field(None, description="longest time to the first visible token")
-    surface: Literal["0", "1"] = Field("0", description="with `1`, attainment for every pair of TTFT and TPOT too")
 
 
 def router(ctx: Context) -> APIRouter:
@@ -38,7 +37,6 @@ def router(ctx: Context) -> APIRouter:
         thresholds = Thresholds.model_construct(**{name: getattr(query, name) for name in Thresholds.model_fields})
         if not thresholds.given():
             raise bad_parameter("ttft", f"give at least one of {THRESHOLDS}, such as ttft=500ms")
-        with_surface = query.surface == "1"
-        return goodput(reader, window, query.vantage, thresholds, with_surface=with_surface, group_by=query.groups())
+        return goodput(reader, window, query.vantage, thresholds, group_by=query.groups())
 
     return routes

@@ -21,7 +21,7 @@ from collector.count.population import Population, read_ended
 from collector.count.reader import Reader
 from collector.count.summing import WITH_VARIANCE, SloCounts, Summing, counts_of
 from collector.slo.burn import BurnRule, burn_rules, fires
-from collector.slo.cells import NO_GRID, Cells
+from collector.slo.cells import Cells
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.judge import column_of, selected
@@ -57,7 +57,6 @@ def count(
     vantage: Sequence[str],
     promises: Sequence[Promise],
     summands: Mapping[str, str] = OUTPUT_TOKENS,
-    grid: Mapping[str, Sequence[int]] = NO_GRID,
 ) -> Counted:
     """Requests of a window by how they ended, and those in flight that are bad already.
 
@@ -67,9 +66,8 @@ def count(
     `summands` are columns to add up, as SQL. `tokens_good` is the part of `tokens_out` that belongs to good requests,
     and `missed_{name}` the number of requests that missed the threshold of that name and are not lost, where there is
     one promise.
-    `grid` has more thresholds, by latency, that the cells of `Counted.population` tell apart.
     """
-    read = _read(reader, window, vantage, Cells(promises, grid), summands)
+    read = _read(reader, window, vantage, Cells(promises), summands)
     return _counted(read, promises, summands)
 
 

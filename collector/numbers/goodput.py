@@ -12,8 +12,6 @@ from collector.count.answers import Goodput, ThresholdsOut, WindowOut
 from collector.count.evaluation import Counted, count
 from collector.count.reader import Reader
 from collector.numbers.groups import Value, groups_of
-from collector.numbers.surface import GRID, Surface, surface
-from collector.slo.cells import NO_GRID
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
 from collector.slo.model import Promise, Thresholds
@@ -57,8 +55,6 @@ class GoodputAnswer(Judged):
     `group_by`."""
     groups_total: int | None = None
     """All values, also those that have no group of their own."""
-    surface: Surface | None = None
-    """With `surface=1`."""
 
 
 def goodput(
@@ -67,15 +63,13 @@ def goodput(
     vantage: Sequence[str],
     thresholds: Thresholds,
     *,
-    with_surface: bool,
     group_by: tuple[str, int] | None = None,
 ) -> GoodputAnswer:
     """Goodput and attainment of a window by these thresholds. `vantage`: those that are asked for.
 
     `group_by`: a column, and how many of its values have an answer of their own; each is read for itself.
     """
-    grid = GRID if with_surface else NO_GRID
-    counted = count(reader, window, vantage, [Promise.to_all(thresholds)], grid=grid)
+    counted = count(reader, window, vantage, [Promise.to_all(thresholds)])
     answer = GoodputAnswer(
         window=WindowOut.of(window, counted.complete_ns), thresholds=ThresholdsOut.of(thresholds), **_judged(counted)
     )
@@ -87,8 +81,6 @@ def goodput(
             for one, of in zip(groups.groups, windows, strict=True)
         ]
         answer.groups_total = groups.total
-    if with_surface:
-        answer.surface = surface(thresholds, counted)
     return answer
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +35,6 @@ from collector.sql.fragment import Fragment, merged
 
 _LATENCIES: Final = tuple(Thresholds.model_fields)
 _STATUS: Final = "transform(status, ['error', 'cancelled', 'unknown'], [1, 2, 3]::Array(UInt8), 0::UInt8)"
-NO_GRID: Final[Mapping[str, Sequence[int]]] = MappingProxyType({})
 _FEW: Final = 24
 """Comparisons with so many thresholds are faster than a search among them. With 20, it takes 36 ns a row, and 120."""
 
@@ -55,18 +53,11 @@ class Cells:
     def __init__(
         self,
         promises: Sequence[Promise],
-        grid: Mapping[str, Sequence[int]] = NO_GRID,
         tenants: Sequence[str | None] = (),
     ) -> None:
-        """`grid` has more thresholds, by latency, that cells tell apart (`Judged.places`).
-
-        `tenants` has for each promise the tenant of which it judges the requests alone; None: of all.
-        """
+        """`tenants` has for each promise the tenant of which it judges the requests alone; None: of all."""
         self._promises = promises
-        self._edges = {
-            name: sorted({*grid.get(name, ()), *(getattr(p.thresholds, name) for p in promises)} - {None})
-            for name in _LATENCIES
-        }
+        self._edges = {name: sorted({getattr(p.thresholds, name) for p in promises} - {None}) for name in _LATENCIES}
         self._selected = [
             *_columns([p.select for p in promises], promises[0].labels if promises else ()),
             *_columns([{} if tenant is None else {"tenant": (tenant,)} for tenant in tenants], name="own"),

@@ -50,7 +50,7 @@ WINDOWS = (
 )
 STEPS = {"-30d": "1d", "-3d": "7h", "-1d": "1h", "-10h": "10m"}
 PER_ROUTE = {
-    "/goodput": ({"ttft": "1s", "tpot": "25ms", "e2e": "9s", "surface": "1"}, {"ttft": "300ms"}),
+    "/goodput": ({"ttft": "1s", "tpot": "25ms", "e2e": "9s"}, {"ttft": "300ms"}),
     "/requests": (
         {"limit": "30"},
         *({"limit": "20", "sort": sort} for sort in ("ttft", "tpot", "e2e")),
@@ -61,7 +61,6 @@ PER_ROUTE = {
         {"limit": "20", "cause": "kv_eviction"},
         {"limit": "20", "cause": "cold_start", "service": "engine", "instance": "i-1"},
     ),
-    "/overview": ({}, {"slo": "chat"}),
     "/summary": ({}, {"group_by": "variant"}, {"group_by": "tenant", "top": "2"}),
     "/timeseries": tuple(
         {"metric": metric}

@@ -106,7 +106,6 @@ def test_cost_of_queries():
         ("goodput of 15 minutes", "goodput_15m"),
         ("summary of 15 minutes", "summary_15m"),
         ("incidents of 15 minutes", "incidents_15m"),
-        ("overview of 15 minutes", "overview_15m"),
         ("`/explain` of 15 minutes", "explain_15m"),
         ("`/explain` of three days", "explain_1m"),
         ("`/heatmap`", "heatmap"),

@@ -124,8 +124,8 @@ def test_the_page_waits_once_and_not_long_for_the_lists_of_its_filters(monkeypat
         assert (names, is_there) == ([], False)
         assert offered_filters("-15m", "now", is_there=is_there) == {}
         assert asked == [("/api/v1/slos", OFFER_TIMEOUT_S)]
-        found = fetch(ask("overview"))
-        assert (found.title, asked[1:]) == ("The collector is too slow", [("/api/v1/overview", TIMEOUT_S)])
+        found = fetch(ask("verdict"))
+        assert (found.title, asked[1:]) == ("The collector is too slow", [("/api/v1/verdict", TIMEOUT_S)])
 
 
 def test_parameters_are_the_pages_and_the_questions_own():

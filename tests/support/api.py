@@ -17,7 +17,7 @@ def openapi():
 
 NEEDED = {
     "timeseries": {"metric": "ttft"},
-    "goodput": {"ttft": "500ms", "surface": "1"},
+    "goodput": {"ttft": "500ms"},
     "compare": {"a.vantage": "server", "b.vantage": "client"},
     "check": {"slo": "chat"},
     "processes/timeline": {"service": "chat", "instance": "i-1"},

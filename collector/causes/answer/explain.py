@@ -15,10 +15,12 @@ from collector.causes.answer import request_times as explained
 from collector.causes.answer.answer import Culprit, Explanation, Part, Selected, TypicalOut
 from collector.causes.answer.beyond import Beyond, Floats, shares
 from collector.causes.answer.culprits import OF_PROMPTS, exemplars, lost_at, of_holders, of_kv, of_processes, of_prompts
+from collector.causes.answer.explain_notes import compared, missing, places
 from collector.causes.answer.holders import HELD, Held, Victims, read_held
 from collector.causes.answer.replayed import Replays
 from collector.causes.answer.request_times import MOST_CHOSEN, MOST_TYPICAL, Array, Explained, Rows
 from collector.causes.answer.sentence import sentence
+from collector.causes.answer.serving import Serving
 from collector.causes.answer.slower import read_slower
 from collector.causes.answer.slowest import by_group, by_model, slowest
 from collector.causes.answer.typical import TypicalOfModels, good_ones, typical_of
@@ -29,8 +31,6 @@ from collector.count import verdicts
 from collector.count.answers import WindowOut
 from collector.count.evaluation import Counted, count, open_requests
 from collector.count.reader import Reader
-from collector.measure.explain_notes import compared, missing, places
-from collector.measure.serving import Serving
 from collector.slo.cells import Cells
 from collector.slo.counts import Number
 from collector.slo.judge import selects

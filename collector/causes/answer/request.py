@@ -8,7 +8,6 @@ from typing import Any
 from collector.ask.times import SECOND_NS
 from collector.base.answer import Answer
 from collector.base.process import Process
-from collector.causes.answer.deadlines import Deadlines, deadlines
 from collector.causes.answer.request_causes import RequestCauses, causes_of
 from collector.causes.answer.waits import (
     Interference,
@@ -116,9 +115,6 @@ class RequestDetail(Answer):
     """Of the listed steps; null: no step tells its prefills, no token's time is known, or the caller sees no steps."""
     longest_waits: list[LongWait]
     """The five longest waits after the first token, longest first."""
-    deadlines: list[Deadlines]
-    """Of each SLO that selects the request and promises TTFT and TPOT: how many tokens came after their deadline, and
-    how long after. Empty also if no token's time is known."""
     explained: RequestCauses | None
     """Which causes took its time; null while it has not ended."""
 
@@ -167,7 +163,6 @@ def _detail(reader: Reader, row: Mapping[str, Any], request: RequestRow, span_id
     tokens = reader.queries.rows("request_tokens", **ids, **span)
     events = reader.queries.rows("request_events", **ids, **span, **process)
     steps = reader.queries.rows("request_steps", **span, **process) if is_for_all else []
-    selecting = {verdict.slo for verdict in request.verdicts}
     waited_in, others = waiting_phases(tokens, phases), interfering(steps, tokens, phases)
     return RequestDetail(
         request=request,
@@ -185,7 +180,6 @@ def _detail(reader: Reader, row: Mapping[str, Any], request: RequestRow, span_id
         waits=waits(row),
         interference=interference(steps, others, tokens),
         longest_waits=longest_waits(tokens, waited_in, steps),
-        deadlines=deadlines([slo for slo in reader.slos if slo.name in selecting], tokens),
         explained=causes_of(reader, row) if "ended_ns" in row else None,
     )
 

@@ -39,9 +39,8 @@ METRICS = (
 PROCESS_METRICS = ("kv_evictions", "preemptions", "kv_usage", "running", "waiting")
 
 ANSWERED = {
-    "/api/v1/overview": ("",),
     "/api/v1/summary": [*ASKED, "group_by=label.team"],
-    "/api/v1/goodput": [f"ttft=1s&surface=1&{asked}" for asked in ASKED],
+    "/api/v1/goodput": [f"ttft=1s&{asked}" for asked in ASKED],
     "/api/v1/explain": [*ASKED, "slo=ours", "ttft=1ms&without=wait_kv,stall"],
     "/api/v1/compare": ["a.start=-1h&a.end=-3s&b.start=-3s", "a.model=acme-model&b.model="],
     "/api/v1/check": [*(f"slo=all&{asked}" for asked in ASKED), "slo=ours&against.start=-2h&against.end=-1h"],
@@ -111,12 +110,12 @@ TELL_MORE = ["/api/v1/differences?", f"/api/v1/requests/{TRACE}?"]
 """An admin learns more from these also where there is one tenant. They name no tenant."""
 OF_ALL = [
     path
-    for path in paths({**ANSWERED, "/api/v1/goodput": ["ttft=1s&surface=1&"], "/api/v1/check": ["slo=all&"]})
+    for path in paths({**ANSWERED, "/api/v1/goodput": ["ttft=1s&"], "/api/v1/check": ["slo=all&"]})
     if path not in TELL_MORE
     and (path.endswith(("?", "&")) or path.startswith(("/api/v1/timeseries?metric=", "/api/v1/compare?a.start")))
 ]
 """What an admin asks about both tenants as each asks about itself, without filters."""
-NAMES_ALL = [f"/api/v1/{name}?" for name in ("overview", "explain", "verdict", "slos", "incidents")]
+NAMES_ALL = [f"/api/v1/{name}?" for name in ("explain", "verdict", "slos", "incidents")]
 """An admin learns more from these of OF_ALL, too. They name the tenants."""
 OF_PROCESSES = [*TELL_MORE, *(path for path in paths(REFUSED) if "tenant=" not in path)]
 """What an admin asks before and after the other tenant's data came."""

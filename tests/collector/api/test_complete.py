@@ -8,7 +8,7 @@ from tests.collector.rows import NOW, SECOND
 from tests.support.api import NEEDED, windowed
 
 COMPLETE = "2026-11-21T09:59:53Z"
-OF_ANSWER = {"overview": "summary", "compare": "a"}
+OF_ANSWER = {"compare": "a"}
 """The part of an answer that has its window."""
 
 
@@ -40,20 +40,6 @@ def test_each_answer_about_a_window_says_up_to_when_it_is_complete(api, app):
         assert of_window["window"]["complete_until"] == COMPLETE, path
     past = api("summary", start="-15m", end="-1m")
     assert past["window"]["complete_until"] == "2026-11-21T09:59:00Z"
-
-
-def test_all_parts_of_an_overview_are_complete_up_to_one_moment(api, waiting, monkeypatch):
-    readings = iter(range(10**9))
-    monkeypatch.setattr("collector.base.watermark.Watermark.complete_until", lambda self: NOW - next(readings) * SECOND)
-    overview = api("overview")
-    parts = [
-        overview["summary"],
-        overview["slos"],
-        overview["incidents"],
-        overview["kv"],
-        *overview["timeseries"].values(),
-    ]
-    assert len({part["window"]["complete_until"] for part in parts}) == 1
 
 
 @pytest.mark.parametrize(("start", "covered_s", "total"), [("-10s", 3, 19), ("-30s", 23, 99), ("-7500ms", 0.5, 9)])

@@ -42,7 +42,7 @@ def test_each_answer_counts_a_request_of_client_and_server_once(api, rows):
         made += [both, {**both, "service": "app", "engine": "genai", "vantage": "client"}]
     rows.requests(made)
     paths = {*_paths(api.client)}
-    assert paths >= {"summary", "labels", "differences", "requests", "compare", "check", "changes", "overview"}
+    assert paths >= {"summary", "labels", "differences", "requests", "compare", "check", "changes"}
     for path in sorted(paths - AS_REPORTED):
         found = [where for where, number in _numbers(api(path, **ASKED.get(path, {}))) if number == 2 * N]
         assert {place.rsplit(".", 1)[-1] for place in found} <= ROWS, path

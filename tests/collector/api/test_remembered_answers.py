@@ -248,7 +248,7 @@ def test_a_long_window_of_two_vantages_counts_each_request_once(api, rows):
     for _ in range(2):
         assert api("summary", start="-7d")["requests"]["total"] == 6
         assert api("summary", start="-7d", vantage="client")["requests"]["total"] == 6
-    assert api("goodput", start="-7d", e2e="10s", surface=1)["requests"]["good"] == 6
+    assert api("goodput", start="-7d", e2e="10s")["requests"]["good"] == 6
 
 
 def test_engines_of_many_days_are_the_same_from_memory_and_from_all_rows(api, rows, monkeypatch):

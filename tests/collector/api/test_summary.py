@@ -159,10 +159,10 @@ class TestUnknown:
     def test_a_value_that_cannot_exist_is_not_needed(self, api, rows, tokens, ttft_ns, undetermined):
         rows.request(slo_class="chat", output_tokens=tokens, ttft_ns=ttft_ns, tpot_ns=None)
         assert api("summary")["requests"]["undetermined"] == undetermined
-        answer = api("goodput", ttft="500ms", tpot="100ms", surface=1)
+        answer = api("goodput", ttft="500ms", tpot="100ms")
         assert answer["requests"]["undetermined"] == undetermined
         expected = None if undetermined else 1.0
-        assert answer["attainment"] == answer["surface"]["attainment"][-1][-1] == expected
+        assert answer["attainment"] == expected
 
     def test_sums_of_tokens_are_over_the_requests_that_report_them(self, api, rows):
         rows.requests([{}, {"input_tokens": None, "output_tokens": 7}, NO_USAGE])
@@ -310,7 +310,7 @@ class TestVantage:
     def test_every_endpoint_about_requests_filters_by_it(self, api, rows, vantage, rows_of_it):
         rows.requests([{"vantage": "server"}] * 2 + [{"vantage": "client"}] * 3)
         assert api("summary", vantage=vantage)["requests"]["total"] == rows_of_it
-        assert api("goodput", vantage=vantage, e2e="1s", surface=1)["requests"]["good"] == rows_of_it
+        assert api("goodput", vantage=vantage, e2e="1s")["requests"]["good"] == rows_of_it
         judged = 0 if vantage == "client" else 2  # an SLO without a vantage judges what servers report
         assert api("slos/all", vantage=vantage)["requests"]["total"] == judged
         found = api("requests", vantage=vantage)
@@ -362,12 +362,10 @@ class TestInFlight:
     def test_a_first_token_that_nobody_measured_was_not_late_while_its_request_ran(self, api, rows, known, late):
         rows.request(slo_class="chat", e2e=20 * SECOND, **{"ttft_ns": None, "tpot_ns": None, **known})
         asked = {"end": "-10s"}
-        summary, goodput = api("summary", **asked), api("goodput", **asked, ttft="500ms", surface=1)
+        summary, goodput = api("summary", **asked), api("goodput", **asked, ttft="500ms")
         assert [one["requests"]["in_flight_violations"] for one in (summary, goodput)] == [late, late]
         assert [summary["attainment"], goodput["attainment"]] == [0.0 if late else None] * 2
         assert goodput["violations"]["ttft"] == late
-        below = goodput["surface"]["ttft_s"].index(0.5)
-        assert goodput["surface"]["attainment"][below][0] == (0.0 if late else None)
         (row,) = api("requests", **asked, status="in_flight")["requests"]
         assert row["verdict"] == ("bad" if late else "pending")
 

@@ -9,7 +9,6 @@ import pytest
 from collector.ask.queries import Queries
 from collector.ask.slices import slices
 from collector.count.population import read_ended
-from collector.numbers.surface import GRID
 from collector.slo.cells import Cells
 from collector.slo.model import Promise, Thresholds
 from collector.sql.fragment import TRUE, Fragment
@@ -89,14 +88,13 @@ def test_a_verdict_is_that_of_a_loop_over_all_rows(stored, given):
     queries, made = stored
     thresholds = Thresholds.model_validate(given)
     by_hand = [judged_by_hand(row, thresholds) for row in made]
-    for grid in ({}, GRID):
-        cells = Cells([Promise.to_all(thresholds)], grid)
-        found = read_ended(queries, TRUE, cells, slices([NOW + DAY, NOW - 20 * DAY]))
-        outcomes = found.judged.of_all_slos()
-        for name in ("good", "undetermined", "excused", "bad"):
-            assert found.count(getattr(outcomes, name)) == sum(outcome == name for outcome, _ in by_hand)
-        for name, ns in thresholds.given().items():
-            assert found.count(found.judged.missed(name, ns)) == sum(name in late for _, late in by_hand)
+    cells = Cells([Promise.to_all(thresholds)])
+    found = read_ended(queries, TRUE, cells, slices([NOW + DAY, NOW - 20 * DAY]))
+    outcomes = found.judged.of_all_slos()
+    for name in ("good", "undetermined", "excused", "bad"):
+        assert found.count(getattr(outcomes, name)) == sum(outcome == name for outcome, _ in by_hand)
+    for name, ns in thresholds.given().items():
+        assert found.count(found.judged.missed(name, ns)) == sum(name in late for _, late in by_hand)
 
 
 @pytest.mark.parametrize(

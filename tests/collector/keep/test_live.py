@@ -67,7 +67,7 @@ class Load(threading.Thread):
             self.ended_ns[trace] = ended_ns
 
 
-LEFT_OUT = {"explain", "processes/timeline", "overview", "verdict", "differences", "compare", "check", "incidents"}
+LEFT_OUT = {"explain", "processes/timeline", "verdict", "differences", "compare", "check", "incidents"}
 """Requests are explained later, a timeline is of an hour at most, and the rest tells of rows that others tell of."""
 
 

@@ -112,11 +112,3 @@ def test_the_slowest_by_a_gap_are_explained(rows, api, metric, value_s):
     assert (answer["attainment"], top["without"]["attainment"]) == (pytest.approx(20 / 21), 1.0)
     assert top["without"]["low"] == pytest.approx(20 / 21)  # it may have lain anywhere between the tokens
     assert "no replay: a replay tells no gap" in api("explain", slo="chat", replay="true")["note"]
-
-
-def test_the_deadlines_of_a_request_are_those_of_the_slos_that_select_it(rows, api):
-    (request, other) = rows.requests([chat(e2e=5 * SECOND, output_tokens=4), chat(slo_class="reader")])
-    rows.tokens(request, [1_000_000, 100_000, 3_000_000, 10_000])  # due after 1, 1.1, 1.2 and 1.3 s
-    (told,) = api(f"requests/{request['trace_id']}")["deadlines"]
-    assert told == {"slo": "chat", "tokens": 4, "late_tokens": 2, "longest_late_s": 2.9, "latest_index": 2}
-    assert api(f"requests/{other['trace_id']}")["deadlines"] == []
