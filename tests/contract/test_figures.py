@@ -100,7 +100,6 @@ def test_cost_of_queries():
     ("begins", "key"),
     [
         ("goodput of 30 days", "goodput"),
-        ("with the surface", "goodput_and_surface"),
         ("summary of 30 days", "summary"),
         ("SLOs", "slos"),
         ("goodput of 15 minutes", "goodput_15m"),
