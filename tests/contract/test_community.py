@@ -28,3 +28,17 @@ def test_the_hooks_run_what_make_lint_runs():
     for hook in source["hooks"]:
         assert hook["entry"].removesuffix(" --force-exclude") in lint
     assert len(source["hooks"]) == 3
+
+
+def test_each_owned_path_exists():
+    lines = [line.split() for line in (ROOT / ".github" / "CODEOWNERS").read_text().splitlines()]
+    paths = [line[0] for line in lines if line and not line[0].startswith("#")]
+    assert paths[0] == "*"
+    assert [path for path in paths[1:] if not (ROOT / path.strip("/")).is_dir()] == []
+
+
+def test_pull_requests_run_what_ci_runs():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "check.yml").read_text())
+    assert "pull_request" in workflow[True]  # YAML 1.1 reads `on` so
+    (job,) = workflow["jobs"].values()
+    assert ".ci/run" in [step.get("run") for step in job["steps"]]
