@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from collector.store.store import Store
@@ -29,6 +30,7 @@ from tests.hostile_traffic import SECOND, GoodTenant, together
 from tests.support.collector import ROOT, Collector
 from tests.support.otlp import MS, Request
 from tests.support.stores import write_version_2
+from tests.weather_of_others import backlog, names, slow
 from tokentrail import semconv
 
 HOUR_S = 3600
@@ -121,9 +123,14 @@ def labels(folder):
         assert answer.status_code == 200, (path, answer.text)
         took[path] = (round(time.monotonic() - began, 1), len(answer.content))
     page = len(collector.get("/metrics").content)
+    collector.wait_until(lambda: (collector.get("/api/v1/requests?limit=1").json()["total"]) == n)
     assert page < 5 * 2**20, page
     assert max(size for _, size in took.values()) < 4 * 2**20, took
     collector.stop()
+    store = Store.open(f"chdb://{collector.data_dir / 'store'}")
+    stored = store.query("SELECT count(), sum(length(labels)) FROM requests").result_rows[0]
+    store.close()
+    assert stored == (n, 16 * n), stored
     return {"requests": sent, "bytes of /metrics": page, "seconds and bytes": took}
 
 
@@ -211,17 +218,19 @@ def ports(folder):
     return {"exit status with a named port": named.returncode}
 
 
-KINDS = {one.__name__: one for one in (migration, clock, labels, upkeep, ports)}
+KINDS = {one.__name__: one for one in (migration, clock, labels, upkeep, ports, slow, backlog, names)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", default=[*KINDS], help=", ".join(KINDS))
-    failed = False
-    for name in parser.parse_args().kinds:
+    parser.add_argument("--backlog-mb", type=float, default=3000)
+    given, failed = parser.parse_args(), False
+    of_backlog = {"backlog": partial(backlog, megabytes=given.backlog_mb)}
+    for name in given.kinds:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                print(name, json.dumps(KINDS[name](Path(folder))), flush=True)
+                print(name, json.dumps((KINDS | of_backlog)[name](Path(folder))), flush=True)
             except AssertionError as error:
                 failed = True
                 print(name, "FAILED:", str(error)[-3000:], flush=True)
