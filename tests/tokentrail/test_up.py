@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from tokentrail.cli import parts, up
-from tokentrail.cli.processes import ProcessFailed
+from tokentrail.cli.processes import PORTS, ProcessFailed
 from tokentrail.cli.stack import Stack
 
 SHIPPED = parts.folder() / "alerts" / "slos.yaml"
@@ -121,3 +121,12 @@ def test_what_up_and_its_processes_make_is_for_its_user_alone(started, tmp_path)
         "tokentrail-folder": 0,
         "of a child": 0,
     }
+
+
+@pytest.mark.parametrize(("port", "told"), [(8080, False), (18080, True)])
+def test_an_api_on_another_port_is_told_as_the_variable_that_the_commands_read(tmp_path, port, told, capsys):
+    stack = Stack(home=tmp_path, slos=SHIPPED, addresses=dict.fromkeys(PORTS, f"127.0.0.1:{port}"))
+    stack.running["collector"] = None
+    stack.tell(Console(width=200), {}, 10)
+    line = f"export TOKENTRAIL_API_URL=http://127.0.0.1:{port}\n"
+    assert (line in capsys.readouterr().out) is told

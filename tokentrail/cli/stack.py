@@ -134,6 +134,9 @@ class Stack:
             console.print(f"  {name:<{width}} {url}")
         for sentence in self.moved(asked):
             console.print(f"[yellow]note:[/] {sentence}", soft_wrap=True, highlight=False)
+        if (api := self.urls.get("API")) and int(api.rpartition(":")[2]) != PORTS["API"]:
+            told = f"For tokentrail status and the like, in another terminal: export TOKENTRAIL_API_URL={api}"
+            console.print(told, soft_wrap=True, highlight=False)
 
     def check(self) -> None:
         """Raise ProcessFailed when any process has ended."""
