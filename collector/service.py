@@ -120,6 +120,7 @@ class Service:
                 settings.query_memory_bytes,
             ),
             metrics_without_key=settings.metrics_without_key,
+            tenant_histograms=settings.metrics_tenant_histograms,
             tls=tls,
         )
         explained = [explainer.on_segment] if explainer else []
@@ -198,6 +199,7 @@ def build_api(
     access: Access = OPEN,
     limits: QueryLimits | None = None,
     metrics_without_key: bool = False,
+    tenant_histograms: bool = False,
     tls: Tls | None = None,
 ) -> tuple[FastAPI, Live]:
     """Build the HTTP API of a store, and the state behind its `/metrics`.
@@ -216,7 +218,15 @@ def build_api(
     own_queries = Queries(store, lambda: of_scrapes)
     filled = FilledTables(own_queries)
     claims = None if store.embedded else EarlyClaims(store)
-    counters = StoreCounters(own_queries, filled, slo_file.slos(), clock=clock, folder=data_dir, claims=claims)
+    counters = StoreCounters(
+        own_queries,
+        filled,
+        slo_file.slos(),
+        clock=clock,
+        folder=data_dir,
+        claims=claims,
+        tenant_histograms=tenant_histograms,
+    )
     lost_after_ns = round(lost_after_s * 1e9)
     heard_until: Callable[[], int] = clock
     complete_until: Callable[[], int] = clock

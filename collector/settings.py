@@ -168,6 +168,9 @@ class Settings(BaseSettings):
     """Audit log (docs/collector.md#audit-log); `audit.jsonl` in the data folder if not given."""
     allow_anonymous: bool = False
     """Callers need no key, also on addresses that other machines reach."""
+    metrics_tenant_histograms: bool = False
+    """The histograms of `/metrics` tell tenants apart. They are most of a page: with 50 tenants, it is up to 50 times
+    as long."""
     metrics_without_key: bool = False
     """`/metrics` needs no key."""
     allowed_hosts: str = ""

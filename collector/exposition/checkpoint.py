@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,8 +137,10 @@ def load_series(state: Mapping[str, Any]) -> tuple[Series, set[tuple[Metric, Lab
     return series, scraped
 
 
-def load_label_sets(series: Series, names: tuple[str, ...], saved: Sequence[Any], most: int) -> LabelSets:
-    """Label sets with the time of their last use. One that loses its place loses its series."""
+def load_label_sets(
+    names: tuple[str, ...], saved: Sequence[Any], most: int, gone: Callable[[Labels], None]
+) -> LabelSets:
+    """Label sets with the time of their last use. `gone` is called with one that loses its place."""
     of_now = ((with_all_labels(names, labels), used_ns) for labels, used_ns in saved)
     used = {labels: used_ns for labels, used_ns in of_now if labels is not None}
-    return LabelSets(names, most, used, lambda labels: series.drop(names, labels))
+    return LabelSets(names, most, used, gone)

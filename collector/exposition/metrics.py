@@ -44,7 +44,8 @@ class Metric:
 # fmt: off
 TTFT = Metric(
     "gen_ai_server_time_to_first_token_seconds", "histogram",
-    "Arrival to first output token of requests that ended ok.", REQUEST)
+    "Arrival to first output token of requests that ended ok. The `tenant` of a histogram is empty, unless "
+    "`--metrics-tenant-histograms` tells tenants apart.", REQUEST)
 TPOT = Metric(
     "gen_ai_server_time_per_output_token_seconds", "histogram",
     "Mean time per output token after the first (TPOT), of requests that ended ok with two tokens or more.", REQUEST)

@@ -179,13 +179,21 @@ class Series:
         return by_labels[labels]
 
     def drop(self, names: tuple[str, ...], labels: Labels) -> None:
-        """Remove every series of metrics with these label names that has these labels."""
-        for by_metric in (self.counters, self.gauges, self.histograms):
+        """Remove every counter and gauge with these label names that has these labels."""
+        for by_metric in (self.counters, self.gauges):
             for metric, values in by_metric.items():
                 if metric.labels[: len(names)] == names:
-                    for key in [key for key in values if key[: len(labels)] == labels]:
-                        del values[key]
-                        self.created.pop((metric, key), None)
+                    self._drop(metric, values, labels)
+
+    def drop_histograms(self, labels: Labels) -> None:
+        """Remove every histogram of a label set of latencies."""
+        for metric, values in self.histograms.items():
+            self._drop(metric, values, labels)
+
+    def _drop(self, metric: Metric, values: dict[Labels, Any], labels: Labels) -> None:
+        for key in [key for key in values if key[: len(labels)] == labels]:
+            del values[key]
+            self.created.pop((metric, key), None)
 
     @property
     def growing(self) -> Keys:

@@ -21,7 +21,7 @@ from collector.exposition.clocks import Clocks
 from collector.exposition.early import EarlyRequests
 from collector.exposition.filled import FilledTables
 from collector.exposition.histograms import add_latencies, bucket_edges, drop_old_histograms
-from collector.exposition.series import OTHER, SECOND_NS, Keys, Labels, admitted, is_other
+from collector.exposition.series import OTHER, SECOND_NS, Keys, Labels, LabelSets, admitted, is_other
 from collector.exposition.slo_counters import SloCounters
 from collector.measure.in_flight import InFlight
 from collector.once_a_minute import OnceAMinute
@@ -73,8 +73,11 @@ class StoreCounters:
         clock: Callable[[], int],
         folder: Path | None = None,
         claims: EarlyClaims | None = None,
+        tenant_histograms: bool = False,
     ) -> None:
-        """`claims` are for a store that several collectors share."""
+        """`claims` are for a store that several collectors share. Without `tenant_histograms`, the histograms of
+        all tenants are one.
+        """
         self._queries = queries
         self._filled = filled
         self._clock = clock
@@ -84,10 +87,17 @@ class StoreCounters:
         self._pending: deque[str] = deque(uncounted)
         self._counted: deque[str] = deque(state.get("counted", ()), maxlen=_REMEMBERED)
         self._series, self._scraped = load_series(state)
-        load = partial(load_label_sets, self._series)
-        self._label_sets = load(metrics.REQUEST, state.get("label_sets", ()), MOST_LABEL_SETS)
-        self._processes = load(metrics.PROCESS, state.get("processes", ()), MOST_LABEL_SETS)
-        self._served = load(metrics.SERVED, state.get("served", ()), MOST_SERVED)
+
+        def load(name: str, names: tuple[str, ...], most: int) -> LabelSets:
+            return load_label_sets(names, state.get(name, ()), most, partial(self._series.drop, names))
+
+        self._label_sets = load("label_sets", metrics.REQUEST, MOST_LABEL_SETS)
+        self._processes = load("processes", metrics.PROCESS, MOST_LABEL_SETS)
+        self._served = load("served", metrics.SERVED, MOST_SERVED)
+        self._tenant_histograms = tenant_histograms
+        self._latencies = load_label_sets(
+            metrics.REQUEST, state.get("latencies", ()), MOST_LABEL_SETS, self._series.drop_histograms
+        )
         self._early = EarlyRequests(state.get("early", ()))
         self._claims = claims
         self.clocks = Clocks()
@@ -237,7 +247,15 @@ class StoreCounters:
             ):
                 if tokens is not None:
                     self._series.add(metric, key, tokens, at_s=at_s)
-            add_latencies(self._series, self._edges, row, labels, self._clock())
+            add_latencies(self._series, self._edges, row, self._of_latencies(labels), self._clock())
+
+    def _of_latencies(self, labels: Labels) -> Labels:
+        """The labels of a request's histograms: those of its counters, and no tenant unless somebody asked for it."""
+        if is_other(labels):
+            return labels
+        at = metrics.REQUEST.index("tenant")
+        tenant = labels[at] if self._tenant_histograms else ""
+        return self._latencies.admit((*labels[:at], tenant, *labels[at + 1 :]), self._clock())
 
     def _warn_of_overflow(self) -> None:
         if not self._overflow_is_told:
@@ -332,6 +350,8 @@ class StoreCounters:
         ):
             for labels in sets.forget(idle_since_ns=now - IDLE_NS, unused_since_ns=now - keep_ns):
                 self._series.drop(sets.names, labels)
+        for labels in self._latencies.forget(idle_since_ns=now - IDLE_NS, unused_since_ns=now - self._longest_ns):
+            self._series.drop_histograms(labels)
         self._series.add(metrics.EARLY_FORGOTTEN, (), self._early.forget(now))
 
     def processes(self) -> list[Labels]:
@@ -359,6 +379,7 @@ class StoreCounters:
                 "heard_until_ns": self.heard_until_ns,
                 "counted": list(self._counted),
                 "label_sets": [[labels, used] for labels, used in self._label_sets.used_ns.items()],
+                "latencies": [[labels, used] for labels, used in self._latencies.used_ns.items()],
                 "processes": [[labels, used] for labels, used in self._processes.used_ns.items()],
                 "served": [[labels, used] for labels, used in self._served.used_ns.items()],
                 "early": self._early.dump(),

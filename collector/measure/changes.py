@@ -18,7 +18,7 @@ from collector.answer import Answer
 from collector.measure.answers import WindowOut
 from collector.measure.reader import Reader
 from collector.measure.slices import slices
-from collector.measure.times import DAY_NS, parse_moment, rfc3339
+from collector.measure.times import DAY_NS, MINUTE_NS, parse_moment, rfc3339
 from collector.measure.window import Window
 from collector.slo.counts import Number
 
@@ -28,6 +28,8 @@ _BLOCK_NS: Final = 600_000_000_000
 """sql/queries/changes.sql"""
 _ABSENT_NS: Final = 6 * _BLOCK_NS
 """A value that a service lacked for so long, while it had other requests, was gone."""
+_BEGINNING_NS: Final = MINUTE_NS
+"""What a new service has within so long is what it begins with: its second model is no change."""
 _LEAST_OF_SHARE: Final = 10
 """Requests in a block that tell which value most have."""
 _DIMENSIONS: Final[dict[int, Literal["model", "variant", "process"]]] = {
@@ -105,9 +107,11 @@ def changes(reader: Reader, window: Window) -> Changes:
     for service, bits, one, blocks in found:
         first_ns = min(block[0].first_ns for block in blocks.values())
         is_older = (service, bits, one.value) in older
-        begins = one.kind == "first seen" and one.at_ns == first_ns
-        if begins and (is_older or service not in services_before):
-            continue  # the service begins, or goes on as it was
+        is_first = one.kind == "first seen"
+        if is_first and service not in services_before and one.at_ns - first_ns < _BEGINNING_NS:
+            continue  # the service begins
+        if is_first and is_older and one.at_ns == first_ns:
+            continue  # it goes on as it was
         if _DIMENSIONS[bits] == "process" and is_older:
             continue
         kind = "back" if one.kind == "first seen" and is_older else one.kind

@@ -11,7 +11,7 @@ from collector.measure.population import Population, read_ended
 from collector.measure.reader import Reader
 from collector.measure.slices import slices
 from collector.measure.summing import UNJUDGED, number_of
-from collector.measure.times import HOUR_NS
+from collector.measure.times import HOUR_NS, MINUTE_NS
 from collector.measure.window import Window
 from collector.query.template import part
 from collector.slo.cells import Cells
@@ -57,20 +57,34 @@ def judged_by_bucket(
 
 
 def spent_ns(reader: Reader, window: Window, slo: Slo) -> int | None:
-    """From which hour on more requests of an SLO's window were bad than its objective allows of the whole window.
+    """From which minute on more requests of an SLO's window were bad than its objective allows of the whole window.
 
     The window ends when the one asked about does. None where the ended ones alone are not so many.
     """
     whole = replace(window, start_ns=max(0, window.end_ns - slo.window))
-    population = _read(reader, whole, HOUR_NS, [slo])
+    hours = _bad_and_good(reader, whole, HOUR_NS, slo)
+    allowed = float(slo.budget) * sum(counts["bad"] + counts["good"] for counts in hours.values())
+    hour_ns, left = _passed(hours, allowed)
+    if hour_ns is None:
+        return None
+    hour = replace(whole, start_ns=max(hour_ns, whole.start_ns), end_ns=min(hour_ns + HOUR_NS, whole.end_ns))
+    minute_ns, _ = _passed(_bad_and_good(reader, hour, MINUTE_NS, slo), left)
+    return max(hour_ns if minute_ns is None else minute_ns, whole.start_ns)
+
+
+def _bad_and_good(reader: Reader, window: Window, step_ns: int, slo: Slo) -> dict[int, dict[str, Any]]:
+    population = _read(reader, window, step_ns, [slo])
     outcomes = population.judged.outcomes(0)
-    hours = population.by_band({"bad": outcomes.bad, "good": outcomes.good})
-    left = float(slo.budget) * sum(counts["bad"] + counts["good"] for counts in hours.values())
-    for at_ns, counts in hours.items():
-        left -= counts["bad"]
-        if left < 0:
-            return max(at_ns, whole.start_ns)
-    return None
+    return population.by_band({"bad": outcomes.bad, "good": outcomes.good})
+
+
+def _passed(buckets: Mapping[int, Mapping[str, Any]], allowed: float) -> tuple[int | None, float]:
+    """The first bucket in which more were bad than are allowed, and what was left at its start."""
+    for at_ns, counts in buckets.items():
+        if allowed < counts["bad"]:
+            return at_ns, allowed
+        allowed -= counts["bad"]
+    return None, allowed
 
 
 def late_in_flight(reader: Reader, window: Window, slos: Sequence[Slo]) -> int:

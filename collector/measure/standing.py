@@ -80,13 +80,18 @@ def stands(
     counted: Counted,
     incidents: Sequence[Incident],
     last_ns: int | None,
+    *,
+    is_filtered: bool,
 ) -> Told:
-    """The first state that holds. `last_ns`: when the last request ended, where none did in the window."""
+    """The first state that holds. `last_ns`: when the last request ended, where none did in the window.
+
+    `is_filtered`: the question is about some requests.
+    """
     burning = _burning(evaluated)
     if burning and burning[0].rule.severity == "page":
         return _broken(burning, incidents, window)
     if not counted.requests.total:
-        return _quiet(counted, last_ns, window)
+        return _quiet(counted, last_ns, window, is_filtered=is_filtered)
     if all(slo.attainment is None for slo in evaluated):
         return _not_judged(evaluated, counted)
     judged = [slo for slo in evaluated if slo.budget_left is not None]
@@ -118,11 +123,13 @@ def _broken(burning: Sequence[_Burning], incidents: Sequence[Incident], window: 
     )
 
 
-def _quiet(counted: Counted, last_ns: int | None, window: Window) -> Told:
-    last = "None has ended yet." if last_ns is None else f"The last one: {clock_text(last_ns, window.end_ns)}."
+def _quiet(counted: Counted, last_ns: int | None, window: Window, *, is_filtered: bool) -> Told:
+    before = "None that fits the filters ended before." if is_filtered else "None has ended yet."
+    last = before if last_ns is None else f"The last one: {clock_text(last_ns, window.end_ns)}."
     n = counted.requests.in_flight
     running = f" In flight: {digits(n)}." if n else ""
-    return Told("quiet", f"No request ended in this range. {last}{running}", since_ns=last_ns)
+    fits = " that fits the filters" if is_filtered and last_ns is not None else ""
+    return Told("quiet", f"No request{fits} ended in this range. {last}{running}", since_ns=last_ns)
 
 
 def _not_judged(evaluated: Sequence[SloOut], counted: Counted) -> Told:

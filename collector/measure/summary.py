@@ -15,6 +15,7 @@ from collector.measure.slices import is_short
 from collector.measure.window import Window
 from collector.slo.counts import Counts, Number
 from collector.slo.estimate import Errors
+from collector.slo.judge import LARGEST_US
 
 
 class Throughput(Answer):
@@ -43,6 +44,9 @@ class Summary(Answer):
     requests: Counts
     ttft_s: Distribution
     """Of requests that ended ok, with one output token or more."""
+    ttft_is_e2e: Number
+    """Of the requests in `ttft_s`, those whose first token came with the end: their answers were not streamed, or had
+    one token. The label `stream` tells streams from others."""
     tpot_s: Distribution
     """Of requests that ended ok, with two output tokens or more."""
     itl_s: Distribution
@@ -82,6 +86,7 @@ _SUMMANDS: Final = {
     **OUTPUT_TOKENS,
     "known_out": "output_tokens IS NOT NULL",
     "tokens_all": "toUInt64(input_tokens) + output_tokens",
+    "ttft_is_e2e": f"status = 'ok' AND ttft_us = e2e_us AND ttft_us BETWEEN 1 AND {LARGEST_US - 1}",
     "known_all": "input_tokens IS NOT NULL AND output_tokens IS NOT NULL",
 }
 
@@ -139,6 +144,7 @@ def _numbers(
         "window": WindowOut.of(counted.window, counted.complete_ns),
         "requests": requests,
         **{f"{name}_s": distribution for name, distribution in latencies.items()},
+        "ttft_is_e2e": counted.sums.get("ttft_is_e2e") or 0,
         "itl_s": of_tokens,
         "throughput": Throughput(
             requests_per_s=per_s(covered.requests.total, covered.seconds),

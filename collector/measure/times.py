@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from collector.slo.durations import parse_duration
 
 SECOND_NS = 1_000_000_000
+MINUTE_NS = 60 * SECOND_NS
 HOUR_NS = 3600 * SECOND_NS
 DAY_NS = 24 * HOUR_NS
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -20,6 +20,7 @@ from collector.measure.slos import SloOut, slos
 from collector.measure.standing import State, burn_of, slo_of, stands
 from collector.measure.times import DAY_NS, parse_moment, rfc3339
 from collector.measure.window import Window
+from collector.sql.fragment import all_of
 
 _NOTHING: Final = Hit(None, None, None)
 
@@ -63,7 +64,8 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
     listed = told_incidents.incidents
     boxed = boxes(reader, window, listed, changes(reader, _since_before_burns(window, listed)).changes)
     last_ns = None if counted.requests.total else _last_ended_ns(reader, window)
-    told = stands(reader, window, evaluated, counted, listed, last_ns)
+    is_filtered = window.filter != all_of(reader.tenant_filter)
+    told = stands(reader, window, evaluated, counted, listed, last_ns, is_filtered=is_filtered)
     burn = burn_of(listed, told.slo, told.tenant)
     more, links = _NOTHING, []
     if burn is not None and told.slo is not None:

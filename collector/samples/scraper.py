@@ -94,6 +94,7 @@ class Scraper:
         self._engines: dict[Target, str] = {}
         self._addresses: dict[str, list[str]] = {}
         self._failed: dict[str, str] = {}
+        self._doubled: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="scraper-reader")
@@ -153,9 +154,27 @@ class Scraper:
             await asyncio.gather(*(self._ask(item) for item in self._static if item.by_dns))
         targets = [t for item in self._static for t in item.targets(self._addresses.get(item.url, ()))]
         targets += await asyncio.to_thread(self._files.targets)
-        unique = {(target.url, target.service, target.instance): target for target in targets}  # two jobs may share one
+        unique = self._unique(targets)
         self._status.scrape_targets(min(len(unique), _MOST_TARGETS), dropped=max(0, len(unique) - _MOST_TARGETS))
         return set(list(unique.values())[:_MOST_TARGETS])
+
+    def _unique(self, targets: Sequence[Target]) -> dict[tuple[str, str, str], Target]:
+        """The targets by address and process. Two jobs at one address are two processes. Of entries that name one
+        process with different labels the last counts, since its numbers would else be stored twice.
+        """
+        unique: dict[tuple[str, str, str], Target] = {}
+        doubled = set()
+        for target in targets:
+            key = (target.url, target.service, target.instance)
+            if unique.get(key, target) != target:
+                doubled.add(f"the target {target.safe_url} of {target.service}")
+            unique[key] = target
+        for source in self._doubled - doubled:
+            self._discovered(source, "")
+        for source in doubled:
+            self._discovered(source, "entries with different labels name it: the last one is scraped")
+        self._doubled = doubled
+        return unique
 
     async def _ask(self, item: StaticTarget) -> None:
         """Ask for the addresses of a name; if that fails, the last ones stay."""

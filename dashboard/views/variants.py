@@ -11,7 +11,7 @@ from dashboard import charts, components, palette
 from dashboard.api import Problem, ask, fetch
 from dashboard.filters import View
 from dashboard.transform import Json
-from tokentrail.shared.formatting import count, duration, percent, rate
+from tokentrail.shared.formatting import count, duration, percent, rate, whole_answers
 
 MOST = 30
 """Variants that are shown, those with the most requests."""
@@ -35,6 +35,8 @@ def draw(view: View) -> None:
     if left_out:
         st.caption(f"Variants that are not shown: {count(left_out)}. Choose some with a filter.")
     components.table([row(*one) for one in measured], width="stretch", key="variants")
+    if told := whole_answers(answer):
+        st.caption(told)
     figure = curve(measured)
     if any(len(trace["x"]) > 1 for trace in figure["data"]):
         st.subheader("Throughput against latency", help="One point for each variant, in the order of the table.")

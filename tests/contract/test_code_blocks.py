@@ -170,6 +170,7 @@ def refusal(words):
     if program.rpartition("/")[2] != "tokentrail" or not arguments or {"…", "--install-completion"} & {*arguments}:
         return None
     group, context = cli(), None
+    arguments = [re.sub(r"^\[([a-z]+)\]$", r"\1", word) for word in arguments]  # `tokentrail slos [init]`
     try:
         while hasattr(group, "resolve_command"):
             context = group.make_context(group.name, [*arguments], parent=context)

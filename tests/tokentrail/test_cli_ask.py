@@ -152,7 +152,7 @@ def test_requests_are_listed_filtered_and_sorted(api):
         assert [row["model"] for row in json.loads(only)["requests"]] == found
     sides = run("compare", *api, "--a", "label.app=f", "--b", "label.app=s", "--json").stdout
     assert [json.loads(sides)[side]["requests"]["total"] for side in "ab"] == [1, 1]
-    for command in ("requests", "explain", "tail", "differences", "compare", "check"):
+    for command in ("requests", "status", "slos", "incidents", "explain", "tail", "differences", "compare", "check"):
         needed = ("--slo", "chat") if command == "check" else ()
         wrong = run(command, *needed, *api, "--label", "app")
         assert (wrong.exit_code, "NAME=VALUE, such as region=eu" in wrong.stderr) == (64 if needed else 2, True)

@@ -27,6 +27,55 @@ def test_a_reason_says_how_an_answer_ended(reason, end):
     assert end_of(reason) == end
 
 
+ENUMS: dict[str, dict[str | None, str]] = {
+    # Of engines and providers: the words of their enums by how such an answer ended. What says nothing is unknown.
+    "vLLM": {"ok": "stop length repetition", "error": "abort error"},
+    "SGLang": {"ok": "stop length tool_calls", "error": "abort"},
+    "TensorRT-LLM": {"ok": "end_id stop_words stop length", "error": "timeout timed_out", "cancelled": "cancelled",
+                     "unknown": "not_finished"},
+    "TGI": {"ok": "length eos_token stop_sequence"},
+    "llama.cpp": {"ok": "stop length tool_calls eos word limit", None: "none"},
+    "Ollama": {"ok": "stop length load unload"},
+    "LM Studio": {"ok": "eosFound stopStringFound toolCalls maxPredictedTokensReached contextLengthReached",
+                  "error": "failed modelUnloaded", "cancelled": "userStopped"},
+    "transformers": {"ok": "max_new_tokens"},
+    "OpenAI": {"ok": "stop length tool_calls function_call max_output_tokens completed incomplete",
+               "refused": "content_filter", "error": "failed", "cancelled": "cancelled"},
+    "Anthropic": {"ok": "end_turn max_tokens stop_sequence tool_use pause_turn model_context_window_exceeded",
+                  "refused": "refusal"},
+    "Bedrock": {"ok": "end_turn tool_use max_tokens stop_sequence model_context_window_exceeded FINISHED FINISH LENGTH "
+                      "STOP_CRITERIA_MET endoftext",
+                "refused": "guardrail_intervened content_filtered CONTENT_FILTERED",
+                "error": "malformed_model_output malformed_tool_use RAG_QUERY_WHEN_RAG_DISABLED"},
+    "Vertex": {"ok": "STOP MAX_TOKENS FINISH_REASON_STOP", "unknown": "OTHER FINISH_REASON_UNSPECIFIED",
+               "refused": "SAFETY RECITATION LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY "
+                          "MODEL_ARMOR JAILBREAK",
+               "error": "MALFORMED_FUNCTION_CALL UNEXPECTED_TOOL_CALL TOO_MANY_TOOL_CALLS MISSING_THOUGHT_SIGNATURE "
+                        "MALFORMED_RESPONSE NO_IMAGE IMAGE_OTHER"},
+    "Cohere": {"ok": "COMPLETE STOP_SEQUENCE MAX_TOKENS TOOL_CALL", "refused": "ERROR_TOXIC",
+               "cancelled": "USER_CANCEL", "error": "ERROR ERROR_LIMIT TIMEOUT"},
+    "Mistral": {"ok": "stop length model_length tool_calls", "error": "error"},
+    "DeepSeek": {"ok": "stop length tool_calls", "refused": "content_filter", "error": "insufficient_system_resource"},
+    "Zhipu": {"ok": "stop tool_calls length", "refused": "sensitive", "error": "network_error"},
+    "Groq": {"ok": "stop length tool_calls function_call"},
+    "OpenRouter": {"ok": "stop length tool_calls", "refused": "content_filter", "error": "error"},
+    "watsonx": {"ok": "max_tokens token_limit eos_token stop_sequence", "cancelled": "cancelled",
+                "error": "error time_limit", "unknown": "not_finished"},
+    "xAI": {"ok": "REASON_MAX_LEN REASON_MAX_CONTEXT REASON_STOP REASON_TOOL_CALLS", "error": "REASON_TIME_LIMIT",
+            "unknown": "REASON_INVALID"},
+    "ERNIE": {"ok": "normal stop length function_call", "refused": "content_filter"},
+    "gateways of one's own": {"error": "exception deadline_exceeded oom"},
+    # Types of errors and words of agents, which no answer of a model was seen to end with.
+    "none": {"unknown": "engine_overloaded killed reason_ stop_reason finish_reason_ unknown other content"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("maker", ENUMS)
+def test_the_words_of_engines_and_providers_are_known(maker):
+    wrong = {word: end_of(word) for end, words in ENUMS[maker].items() for word in words.split() if end_of(word) != end}
+    assert not wrong
+
+
 def test_the_table_has_its_words_in_one_spelling():
     assert all(word == word.lower().replace("-", "_") and end is end_of(word) for word, end in ENDS.items())
 

@@ -25,6 +25,7 @@ from tokentrail.shared.formatting import (
     rate,
     significant,
     tpot,
+    whole_answers,
     without_user,
 )
 
@@ -197,3 +198,9 @@ def test_a_name_says_to_which_tenant_its_process_belongs():
     assert [of_tenant("chat", row) for row in ({"process_tenant": "acme"}, {"process_tenant": ""}, {})] == [
         "chat of acme", "chat", "chat",
     ]  # fmt: skip
+
+
+def test_ttfts_that_are_an_e2e_are_said():
+    assert whole_answers({"ttft_is_e2e": 0, "ttft_s": {"count": 9}}) == ""
+    told = whole_answers({"ttft_is_e2e": 40, "ttft_s": {"count": 1200}})
+    assert told.startswith("40 of 1\u202f200 TTFTs are the E2E: these answers were not streamed")

@@ -75,13 +75,14 @@ def test_a_long_value_is_cut_as_the_collector_cuts_it(tolerant):
     assert tolerant.stats.errors == 1
 
 
-def test_attributes_stay_and_announcements_have_the_labels_alone(trail, clock):
-    given = {"labels": {"tier": "gold", "n": 2}, "attributes": {"other": "x"}}
+def test_attributes_stay_and_announcements_have_the_labels_and_whether_it_streams(trail, clock):
+    given = {"labels": {"tier": "gold", "n": 2}, "attributes": {"other": "x", semconv.REQUEST_STREAM: False}}
     request = start(trail, **given)
     trail.flush(0)
     (announced,) = trail.spans(semconv.OPEN_SPAN)
     assert labels_in(announced.attributes) == {"tier": "gold", "n": "2"}
     assert "other" not in announced.attributes
+    assert announced.attributes[semconv.REQUEST_STREAM] is False
     request.end(T0 + MS)
     assert attributes_of(trail)["other"] == "x"
     assert labels_in(attributes_of(trail)) == {"tier": "gold", "n": "2"}

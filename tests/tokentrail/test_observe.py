@@ -303,6 +303,7 @@ def test_an_answer_that_is_not_streamed_ends_its_request(trail, clock):
     request, tokens = request_span(trail)
     assert (request.duration_ns, [token.duration_ns for token in tokens]) == (30 * MS, [30 * MS])
     assert request.attributes[semconv.FINISH_REASON] == "length"
+    assert request.attributes[semconv.REQUEST_STREAM] is False
 
 
 class Raw:
@@ -334,6 +335,7 @@ class Raw:
 def test_the_stream_of_a_raw_response_is_the_request(trail, clock):
     assert list(observe(lambda: Raw(clock), trail=trail).parse()) == CHUNKS
     assert ended(trail) == ("ok", None, 2)
+    assert request_span(trail)[0].attributes[semconv.REQUEST_STREAM] is True
 
 
 def test_a_raw_response_with_its_body_is_a_whole_answer(trail, clock):
@@ -342,6 +344,7 @@ def test_a_raw_response_with_its_body_is_a_whole_answer(trail, clock):
     assert observe(raw, trail=trail) is raw
     request, tokens = request_span(trail)
     assert (request.attributes[semconv.OUTPUT_TOKENS], len(tokens)) == (9, 1)
+    assert request.attributes[semconv.REQUEST_STREAM] is False
 
 
 @pytest.mark.parametrize("error", [ValueError("no JSON"), RecursionError(), httpx.ResponseNotRead()])
@@ -358,6 +361,7 @@ def test_lines_and_bytes_of_a_raw_response_tell_its_end_and_no_tokens(way, trail
     assert len(got) == 3
     assert ended(trail) == ("ok", None, 0)
     assert request_span(trail)[0].duration_ns == 30 * MS
+    assert semconv.REQUEST_STREAM not in request_span(trail)[0].attributes, "a body may be read so, too"
 
 
 def test_the_lines_of_a_stream_of_httpx_tell_its_end_and_no_tokens(trail, clock):

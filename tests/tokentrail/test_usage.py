@@ -102,6 +102,32 @@ def test_zeros_are_placeholders_beside_output_and_counts_without_it():
     assert counts(nothing | {"prompt_tokens": 0}, beside_output=False) == (None, 0, None, 0, None)
 
 
+INPUT, OUTPUT = (f"gen_ai.usage.{{}}.{side}_tokens" for side in ("input", "output"))
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        (chat(7, 9, prompt_tokens_details={"audio_tokens": 3, "image_tokens": 2},
+              completion_tokens_details={"audio_tokens": 5, "image_tokens": 4}),
+         {INPUT.format("audio"): 3, INPUT.format("image"): 2, OUTPUT.format("audio"): 5, OUTPUT.format("image"): 4}),
+        ({"input_tokens": 7, "output_tokens": 9, "input_tokens_details": {"image_tokens": 2, "text_tokens": 5},
+          "output_tokens_details": {"image_tokens": 4, "audio_tokens": 1}},
+         {INPUT.format("image"): 2, OUTPUT.format("image"): 4, OUTPUT.format("audio"): 1}),
+        (chat(7, 9, prompt_tokens_details={"audio_tokens": 0}), {INPUT.format("audio"): 0}),
+        (chat(7, 0, completion_tokens_details={"audio_tokens": 0}), {}),  # a placeholder
+        (chat(0, 9, prompt_tokens_details={"audio_tokens": 0}), {}),
+        (chat(7, 9), {}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_tokens_of_pictures_and_sound_are_on_the_span(trail, told, known):
+    recording = Recording(start(trail))
+    recording.event({"choices": [], "usage": told}, T0)
+    recording.end(T0)
+    assert {key: n for key, n in attributes_of(trail).items() if ".image." in key or ".audio." in key} == known
+
+
 TEXT = {"choices": [{"index": 0, "delta": {"content": "a"}}]}
 LAST = {"index": 0, "delta": {}, "finish_reason": "stop"}
 

@@ -58,6 +58,8 @@ DOUBLES: Final = (
     semconv.LONGEST_GAP,
 )
 _SERVER: Final = SpanKind.SERVER  # a member takes long to look up
+_ANNOUNCED: Final = (semconv.LABEL_PREFIX, semconv.REQUEST_STREAM)
+"""How attributes of a request begin that it is selected by while it is in flight."""
 _REMEMBERED: Final = 4096
 """Most bytes of values that are kept."""
 _LARGEST: Final = 1 << 56
@@ -192,7 +194,7 @@ def announcement_tail(started: RequestStart) -> bytes:
         tail += attribute(semconv.INPUT_TOKENS, started.input_tokens)
     if started.attributes:
         given = started.attributes.items()
-        tail += attributes_bytes({k: v for k, v in given if str(k).startswith(semconv.LABEL_PREFIX)})
+        tail += attributes_bytes({k: v for k, v in given if str(k).startswith(_ANNOUNCED)})
     return tail
 
 

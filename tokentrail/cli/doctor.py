@@ -226,7 +226,7 @@ def _clock(name: str, engine: dict[str, Any]) -> Iterator[Finding]:
 def _scrapes(api: Api) -> Iterator[Finding]:
     samples = api.get("samples", start="-5m")
     for told in samples["discovery_problems"]:
-        fix = "repair it: no target of it is scraped, or only those that it named before"
+        fix = "repair it: docs/scraping.md says which targets are scraped until then"
         yield Finding("targets", "warn", f"{told['source']}: {told['problem']}", fix)
     for process in samples["processes"]:
         name = of_tenant(f"{process['service']} {process['instance']}", process)

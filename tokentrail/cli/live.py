@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tokentrail.shared.formatting import LATENCIES, UNDEFINED, count, data_until, duration, percent
+from tokentrail.shared.formatting import LATENCIES, UNDEFINED, count, data_until, duration, percent, whole_answers
 
 LOADING = "the engine loads its model; the first requests wait for it (a cold start)"
 
@@ -20,6 +20,7 @@ LOADING = "the engine loads its model; the first requests wait for it (a cold st
 def latencies(summary: Mapping[str, Any]) -> Table:
     """Percentiles of every latency, each with the number of values behind it."""
     table = Table("", "count", "p50", "p90", "p95", "p99", "max", box=None, pad_edge=False, header_style="dim")
+    table.caption, table.caption_justify = whole_answers(summary) or None, "left"
     for column in table.columns[1:]:
         column.justify = "right"
     for name, word in {**LATENCIES, "queue": "queue"}.items():

@@ -16,6 +16,8 @@ MORE: Final = 1.3
 LEAST: Final = 20
 """Fewer requests say little of a P95."""
 _MOST_MODELS: Final = 20
+_STREAM: Final = "label.stream"
+"""The TTFT of an answer that is not streamed is its E2E, and a promise about both kinds would be none."""
 _HEAD: Final = f"""\
 # Made by `tokentrail slos init` from what a collector has seen. Each threshold is {MORE} times the P95 of now:
 # what is kept today, and not what your users need. Set thresholds and objectives to that. docs/slos.md has the fields.
@@ -24,7 +26,10 @@ slos:
 
 
 def starter(api: Api, start: str, end: str) -> str:
-    """The file: an SLO for each vantage, class and model with enough requests. Raises ValueError without any."""
+    """The file: an SLO for each vantage, class and model with enough requests, of streams and others apart.
+
+    Raises ValueError without any.
+    """
     found = [one for vantage in ("server", "client") for one in _of_vantage(api, vantage, start, end)]
     if not found:
         raise ValueError(f"no model had {LEAST} requests that ended ok: --start -1d looks further back")
@@ -37,14 +42,18 @@ def _of_vantage(api: Api, vantage: str, start: str, end: str) -> Iterator[tuple[
     classes = api.get("summary", **window, group_by="slo_class")["groups"]
     for of_class in classes:
         asked = window | {"slo_class": of_class["value"]}
-        for numbers in api.get("summary", **asked, group_by="model", top=_MOST_MODELS)["groups"]:
-            if numbers["e2e_s"]["count"] >= LEAST:
-                yield {"vantage": vantage, "slo_class": of_class["value"], "model": numbers["value"]}, numbers
+        streams = [one["value"] for one in api.get("summary", **asked, group_by=_STREAM)["groups"]]
+        for only in [{_STREAM: value} for value in streams] if len(streams) > 1 else [{}]:
+            labels = {"vantage": vantage, "slo_class": of_class["value"], **only}
+            for numbers in api.get("summary", **asked, **only, group_by="model", top=_MOST_MODELS)["groups"]:
+                if numbers["e2e_s"]["count"] >= LEAST:
+                    yield labels | {"model": numbers["value"]}, numbers
 
 
 def _slo(labels: Mapping[str, str], numbers: Mapping[str, Any], names: set[str]) -> str:
     told = {name: numbers[f"{name}_s"] for name in ("ttft", "tpot", "e2e")}
-    kept = [name for name in ("ttft", "tpot") if told[name]["count"] >= LEAST] or ["e2e"]
+    is_whole = 2 * numbers["ttft_is_e2e"] > told["ttft"]["count"]
+    kept = [name for name in ("ttft", "tpot") if told[name]["count"] >= LEAST and not is_whole] or ["e2e"]
     lines = [
         f"  # {told['e2e']['count']:g} requests that ended ok; P95: "
         + ", ".join(f"{name.upper()} {told[name]['p95']:.3g} s" for name in kept),
@@ -64,6 +73,7 @@ def _name(labels: Mapping[str, str], names: set[str]) -> str:
     words = "-".join(filter(None, (labels["slo_class"], one_line(labels["model"]).rpartition("/")[2])))
     name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:50]
     name = name if name[:1].isalpha() else f"model-{name}".strip("-")
+    name += "-whole" if labels.get(_STREAM) == "false" else ""
     name += "-client" if labels["vantage"] == "client" else ""
     free = next(one for n in range(1, 1000) if (one := name if n == 1 else f"{name}-{n}") not in names)
     names.add(free)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tokentrail.cli.options import ApiUrl, AsJson, Classes, End, Engines, Models, Start, Tenants, in_zone
+from tokentrail.cli.options import ApiUrl, AsJson, Classes, End, Engines, Labelled, Models, Start, Tenants, in_zone
 from tokentrail.cli.output import console, fail, note, print_json
 from tokentrail.cli.questions import ask, given, of_our_version, tell_end
 from tokentrail.shared.formatting import one_line
@@ -21,12 +21,13 @@ def status(
     tenant: Tenants = None,
     engine: Engines = None,
     slo_class: Classes = None,
+    label: Labelled = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether the SLOs are kept (status 0), are not or soon will not be (3), or nobody knows (4)."""
     from tokentrail.cli import status as status_
 
-    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class)
+    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label)
     answer = ask(api, lambda client: client.get("verdict", start=start, end=end, **filters))
     if as_json:
         print_json(answer)
@@ -51,6 +52,7 @@ def slos(
     tenant: Tenants = None,
     engine: Engines = None,
     slo_class: Classes = None,
+    label: Labelled = None,
     as_json: AsJson = False,
 ) -> None:
     """List the SLOs over their own windows: attainment, budget, burn, tenants. With init, print a starter file."""
@@ -63,7 +65,7 @@ def slos(
         except ValueError as error:
             fail(error)
         return
-    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, end=end)
+    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, end=end)
     answer = ask(api, lambda client: client.get("slos", start="1970-01-01T00:00:00Z", **filters))
     if as_json:
         print_json(answer)
@@ -89,12 +91,13 @@ def incidents(
     tenant: Tenants = None,
     engine: Engines = None,
     slo_class: Classes = None,
+    label: Labelled = None,
     as_json: AsJson = False,
 ) -> None:
     """List what fires, then what is over, each newest first, with the commands that list the requests."""
     from tokentrail.cli import status as status_
 
-    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class)
+    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label)
     answer = ask(api, lambda client: client.get("incidents", start=start, end=end, **filters))
     if as_json:
         print_json(answer)

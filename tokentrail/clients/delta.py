@@ -76,9 +76,14 @@ def divide(delta: Any, mark: Any = None, *, begins: bool = False) -> Pieces | No
 def is_heartbeat(event: Any) -> bool:
     """Whether an event is marked as a sign of life: by its item or its id, or by a field of that name."""
     fields = event if isinstance(event, dict) else getattr(event, "__pydantic_extra__", None) or {}
-    if any(word(of(event, name)) and _BEAT.fullmatch(of(event, name)) for name in ("item_id", "id")):
+    if any(names_a_heartbeat(word(of(event, name))) for name in ("item_id", "id")):
         return True
-    return any(value and _BEAT.fullmatch(str(name)) for name, value in fields.items() if name not in _USUAL)
+    return any(value and names_a_heartbeat(str(name)) for name, value in fields.items() if name not in _USUAL)
+
+
+def names_a_heartbeat(name: str) -> bool:
+    """Whether a name says so: `ping`, `heartbeat`, `stream.keep-alive`, and not `pinging`."""
+    return bool(_BEAT.fullmatch(name))
 
 
 def _fields(value: Any) -> Mapping[str, Any]:

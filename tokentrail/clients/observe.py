@@ -120,7 +120,7 @@ class _Call:
         if _is_raw(answer):
             return self._raw(answer)
         if not _is_stream(answer):
-            self.event(answer)
+            self.event(answer, streamed=False)
             self.done()
             return answer
         if not any(hasattr(answer, name) for name in _ASYNCHRONOUS):
@@ -137,7 +137,7 @@ class _Call:
         """A raw response. Without streaming its body is there already."""
         if not response.is_closed:
             return _Response(response, self)
-        self.event(_body(response))
+        self.event(_body(response), streamed=False)
         self.done()
         return response
 
@@ -157,10 +157,11 @@ class _Call:
             result = await answer
         return self.wrap(result)
 
-    def event(self, chunk: Any) -> None:
-        """A chunk arrived now."""
+    def event(self, chunk: Any, *, streamed: bool = True) -> None:
+        """A chunk arrived now, or a whole answer."""
         if not self._is_read:
             return
+        self._recording.streamed = streamed
         try:
             self._recording.event(chunk)
         except Exception as error:

@@ -14,6 +14,7 @@ from tokentrail.semconv import (
     ARRIVED_TOKENS,
     LATER_ARRIVALS,
     OTHER_ERROR,
+    REQUEST_STREAM,
     SERVER_ADDRESS,
     TIME_TO_FIRST_VISIBLE_TOKEN,
     Status,
@@ -41,6 +42,8 @@ class Recording:
         self._batched = batched and not several
         self._stamps: list[int] = []
         self._latest_ns = 0
+        self.streamed: bool | None = None
+        """Whether the answer came as a stream; None: not known here, or told at the start."""
 
     @property
     def arrivals(self) -> int:
@@ -95,10 +98,19 @@ class Recording:
             finish_reasons=[answer.reasons[index] for index in sorted(answer.reasons)],
             response_model=answer.model,
             response_id=answer.response_id,
-            attributes={ARRIVALS: self.arrivals, **self._came(**counts), **self._seen()},
+            attributes={
+                ARRIVALS: self.arrivals,
+                **self._came(**counts),
+                **self._seen(),
+                **answer.usage.modalities(),
+                **self._form(),
+            },
             **counts,
         )
         return Status.ERROR if error_type and status is Status.OK else status
+
+    def _form(self) -> dict[str, bool]:
+        return {} if self.streamed is None else {REQUEST_STREAM: self.streamed}
 
     def _seen(self) -> dict[str, float]:
         """When the first output came that is no reasoning; nothing, if none did."""

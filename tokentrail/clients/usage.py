@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tokentrail.clients.fields import count, of
+from tokentrail.semconv import AUDIO_INPUT_TOKENS, AUDIO_OUTPUT_TOKENS, IMAGE_INPUT_TOKENS, IMAGE_OUTPUT_TOKENS
 
 _COUNTS: Final[dict[str, tuple[str, ...]]] = {
     "prompt": ("prompt_tokens",),
@@ -22,6 +23,10 @@ _COUNTS: Final[dict[str, tuple[str, ...]]] = {
     "rejected": ("completion_tokens_details.rejected_prediction_tokens",),
     "tools": ("tool_use_prompt_tokens", "tool_use_prompt_token_count", "prompt_tokens_details.tool_use_tokens"),
     "total": ("total_tokens",),
+    AUDIO_INPUT_TOKENS: ("prompt_tokens_details.audio_tokens", "input_tokens_details.audio_tokens"),
+    IMAGE_INPUT_TOKENS: ("prompt_tokens_details.image_tokens", "input_tokens_details.image_tokens"),
+    AUDIO_OUTPUT_TOKENS: ("completion_tokens_details.audio_tokens", "output_tokens_details.audio_tokens"),
+    IMAGE_OUTPUT_TOKENS: ("completion_tokens_details.image_tokens", "output_tokens_details.image_tokens"),
 }  # fmt: skip
 """The names of each count in the usage objects of OpenAI's, Anthropic's and alike APIs. The first name goes first."""
 
@@ -80,6 +85,16 @@ class Usage:
         }
         no_zeros = ("input_tokens", *(tokens if beside_output and output == 0 else ()))
         return {name: value for name, value in tokens.items() if value or (value == 0 and name not in no_zeros)}
+
+    def modalities(self) -> dict[str, int]:
+        """The tokens of pictures and sound among the input and the output tokens, by attribute. A 0 beside no tokens is
+        a placeholder.
+        """
+        told = self._told
+        inputs, outputs = told.get("prompt") or told.get("input"), told.get("output")
+        wholes = {AUDIO_INPUT_TOKENS: inputs, IMAGE_INPUT_TOKENS: inputs}
+        wholes |= {AUDIO_OUTPUT_TOKENS: outputs, IMAGE_OUTPUT_TOKENS: outputs}
+        return {key: told[key] for key, whole in wholes.items() if told.get(key) or (key in told and whole)}
 
     def _inputs(self) -> tuple[int | None, int | None]:
         """The input tokens, and those that a cache held. Anthropic's `input_tokens` are those that no cache held or

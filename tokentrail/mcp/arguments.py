@@ -16,12 +16,13 @@ def _listed(value: Any) -> Any:
 
 Names = Annotated[list[Annotated[str, Field(max_length=256)]], BeforeValidator(_listed)]
 """Names; one alone may stand without a list."""
+_LABEL: Final = "label."
 _TOOLS: Final = {"explore": "requests", "tail": "explain", "compare": "compare"}
 """The tool that answers what a page of the dashboard shows, by the name of the page in links of the API."""
 
 
 class Filters(BaseModel):
-    """Only requests with one of these values of each."""
+    """Only these values; label: {"stream": "true"}."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,6 +32,7 @@ class Filters(BaseModel):
     engine: Names = []
     slo_class: Names = []
     vantage: Names = []
+    label: dict[str, Names] = {}
 
 
 class Side(Filters):
@@ -53,7 +55,8 @@ class Against(BaseModel):
 def given(params: BaseModel | None, prefix: str = "") -> dict[str, Any]:
     """The parameters of the API that were given."""
     fields = {} if params is None else params.model_dump()
-    return {f"{prefix}{name}": value for name, value in fields.items() if value not in (None, [])}
+    labels = {f"{_LABEL}{name}": values for name, values in (fields.pop("label", None) or {}).items()}
+    return {f"{prefix}{name}": value for name, value in {**fields, **labels}.items() if value not in (None, [])}
 
 
 def calls(tool: str, params: Mapping[str, Any], filters: Filters | None) -> list[dict[str, Any]]:
@@ -61,10 +64,12 @@ def calls(tool: str, params: Mapping[str, Any], filters: Filters | None) -> list
 
     None if a name in it is not written in answers as it is: the call would ask for another one.
     """
-    filtering = {name: [value] for name, value in params.items() if name in Filters.model_fields}
+    filtering = {n: [value] for n, value in params.items() if n in Filters.model_fields or n.startswith(_LABEL)}
     arguments = {name: value for name, value in params.items() if name not in filtering}
     if chosen := given(filters) | filtering:
-        arguments["filters"] = chosen
+        labels = {name: chosen.pop(name) for name in [*chosen] if name.startswith(_LABEL)}
+        by_name = {name.removeprefix(_LABEL): values for name, values in labels.items()}
+        arguments["filters"] = chosen | ({"label": by_name} if by_name else {})
     return [{"tool": tool, "arguments": arguments}] if bounded(arguments) == arguments else []
 
 

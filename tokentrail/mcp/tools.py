@@ -130,7 +130,7 @@ class Tools:
         return written(self._ask(ctx, "slos", start="1970-01-01T00:00:00Z", end=end, **given(filters)))
 
     def incidents(self, ctx: Context, start: Start = "-1d", end: End = "now", filters: Filters | None = None) -> Any:
-        """List what fires and what is over, since yesterday by default: burns of SLOs with their top cause, lost or
+        """List what fires and what is over: burns of SLOs with their top cause, lost or
         hung engines, KV-cache evictions and waits for KV blocks, cold starts."""
         answer = self._ask(ctx, "incidents", start=start, end=end, **given(filters))
         last = answer["window"]["end"]
@@ -146,7 +146,7 @@ class Tools:
         status: Literal["ok", "error", "cancelled", "unknown", "in_flight", "lost"] | None = None,
         cause: Annotated[
             str | None,
-            Field(description="Only requests that it touched: kv_eviction, kv_wait, cold_start", max_length=32),
+            Field(description="kv_eviction, kv_wait or cold_start", max_length=32),
         ] = None,
         sort: Literal["end"] | Latency = "end",
         limit: Annotated[int, Field(ge=1, le=50)] = 10,

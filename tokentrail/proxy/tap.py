@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tokentrail._host.guard import Throttle
 from tokentrail.clients.answer import other_output
+from tokentrail.clients.delta import names_a_heartbeat
 from tokentrail.clients.recording import Recording
 from tokentrail.proxy.alike import Alike
 from tokentrail.proxy.headers import READ_ENCODINGS
@@ -22,6 +23,8 @@ MAX_BODY_BYTES: Final = 4 << 20
 """A larger body of an answer that is not streamed passes without being read."""
 MAX_INFLATED: Final = 1 << 20
 """The most bytes that one compressed chunk may unfold to."""
+_LONGEST_NAME: Final = 64
+"""Characters of an event's name that are looked at."""
 _NAMES: Final = frozenset({"choices", "type", "object", "error"})
 """Each event of the APIs that are read has one of these."""
 _COMMENT: Final = re.compile(rb"\s*:[^\r\n]*[\r\n]")
@@ -145,6 +148,8 @@ class Tap:
         for name, data in events.feed(chunk):
             if data == b"[DONE]":
                 self._closed = True
+            elif name != b"message" and names_a_heartbeat(name[:_LONGEST_NAME].decode(errors="replace")):
+                continue  # whatever it holds
             else:
                 event = self._event(data, at_ns)
                 if name == b"error" and not self._recording.answer.error_type:

@@ -25,11 +25,14 @@ _WORDS: Final[dict[End, str]] = {
         eos_token eot end_id end_of_text end_of_turn completed complete incomplete done finished success limit
         max_length model_length max_context_length context_length context_length_exceeded
         model_context_window_exceeded repetition turn_limit word
+        max_new_tokens max_len max_context token_limit finish stop_criteria_met endoftext normal load unload
+        eos_found stop_string_found max_predicted_tokens_reached context_length_reached
     """,
     End.REFUSED: """
         content_filter content_filtered content_filter_error refusal refused safety image_safety recitation
         image_recitation prohibited_content image_prohibited_content blocklist spii language sensitive blocked flagged
         moderation guardrail_intervened guardrails policy_violation content_policy_violation error_toxic
+        model_armor jailbreak content_blocked
     """,
     End.ERROR: """
         error errored abort aborted failed failure fail timeout timed_out expired network_error connection_error
@@ -37,9 +40,12 @@ _WORDS: Final[dict[End, str]] = {
         internal_server_error engine_error upstream_error model_error service_unavailable overloaded overloaded_error
         rate_limit rate_limited rate_limit_exceeded error_limit out_of_memory oom shutdown malformed_function_call
         malformed_tool_use malformed_model_output malformed_response unexpected_tool_call too_many_tool_calls
-        missing_thought_signature no_image image_other
+        malformed_tool_call missing_thought_signature no_image image_other time_limit model_unloaded exception
+        deadline_exceeded rag_query_when_rag_disabled
     """,
-    End.CANCELLED: "cancelled canceled cancel user_cancel user_cancelled user_canceled client_disconnect disconnected",
+    End.CANCELLED: """
+        cancelled canceled cancel user_cancel user_cancelled user_canceled user_stopped client_disconnect disconnected
+    """,
 }
 ENDS: Final = {word: end for end, words in _WORDS.items() for word in words.split()}
 """The end of each known word, in lower case and with `_` between its parts."""
@@ -48,7 +54,7 @@ NOTHING: Final = ("null", "none")
 _GRAVEST: Final = (End.ERROR, End.CANCELLED, End.UNKNOWN, End.REFUSED, End.OK)
 _ENUM: Final = re.compile(r"^[A-Za-z]+[.](\w)")
 _JOINT: Final = re.compile(r"([a-z0-9])([A-Z])")
-_PREFIX: Final = re.compile(r"^finish_reason_(\w)")
+_PREFIX: Final = re.compile(r"^(?:finish_|stop_)?reason_(\w)")
 
 
 def end_of(reason: str) -> End | None:
@@ -66,8 +72,8 @@ def end_of(reason: str) -> End | None:
 def spelled(reason: str) -> str:
     """A finish reason as the table spells it. `collector/sql/schema/parts/end_of.sql` has the same steps.
 
-    "MAX_TOKENS", "max-tokens", "maxTokens", "FINISH_REASON_MAX_TOKENS" and a member of an enum as Python prints it,
-    "FinishReason.MAX_TOKENS", are all "max_tokens"
+    "MAX_TOKENS", "max-tokens", "maxTokens", "FINISH_REASON_MAX_TOKENS", "REASON_MAX_TOKENS" (xAI) and a member of an
+    enum as Python prints it, "FinishReason.MAX_TOKENS", are all "max_tokens"
     """
     word = _JOINT.sub(r"\1_\2", _ENUM.sub(r"\1", reason.strip()))
     return _PREFIX.sub(r"\1", word.lower().replace("-", "_").replace(" ", "_"))

@@ -38,6 +38,17 @@ def tpot(request: Mapping[str, Any]) -> str:
     return f"≤ {duration(at_most)}" if known is None and at_most is not None else duration(known)
 
 
+def whole_answers(summary: Mapping[str, Any]) -> str:
+    """How many TTFTs of `/summary` are an E2E, as a sentence; empty where none is."""
+    at_end, of = summary["ttft_is_e2e"], summary["ttft_s"]["count"]
+    if not at_end:
+        return ""
+    return (
+        f"{count(at_end)} of {count(of)} TTFTs are the E2E: these answers were not streamed, or had one token. "
+        "label.stream=true leaves out what was not streamed."
+    )
+
+
 THRESHOLDS = {
     "ttft": "TTFT",
     "tpot": "TPOT",

@@ -46,6 +46,20 @@ def test_each_class_and_model_and_vantage_has_an_slo_with_what_it_tells(rows, wr
     assert found["model-7-odd"].select["model"] == ("7: odd '",)
 
 
+def test_answers_that_are_not_streamed_are_promised_apart(rows, written):
+    """Their TTFT is their E2E: one promise about both would be kept by no stream that is as slow."""
+    streams = [ENDED | {"model": "m", "ttft_ns": 100 * MS, "labels": {"stream": "true"}}] * 30
+    wholes = [ENDED | {"model": "m", "ttft_ns": 4 * SECOND, "tpot_ns": None, "labels": {"stream": "false"}}] * 30
+    alone = [one | {"slo_class": "batch", "labels": {}} for one in wholes]
+    rows.requests([*streams, *wholes, *alone])
+    found = written()
+    assert {name: one.thresholds.given().keys() for name, one in found.items()} == {
+        "m": {"ttft", "tpot"}, "m-whole": {"e2e"}, "batch-m": {"e2e"}
+    }  # fmt: skip
+    streams = {name: one.select.get("label.stream") for name, one in found.items()}
+    assert streams == {"m": ("true",), "m-whole": ("false",), "batch-m": None}
+
+
 def test_names_that_would_be_the_same_are_numbered(rows, written):
     rows.requests([ENDED | {"model": name} for name in ("a/m", "b/m") for _ in range(20)])
     assert written().keys() == {"m", "m-2"}

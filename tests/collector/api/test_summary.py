@@ -53,6 +53,15 @@ def test_percentiles_are_numpys_and_come_with_their_count(api, rows):
             assert got[key] == pytest.approx(np.percentile(values, q) / 1e9, rel=1e-12), (name, key)
 
 
+def test_ttfts_that_are_the_e2e_are_counted(api, rows):
+    """Those of answers that were not streamed; of requests that failed or brought nothing none is in `ttft_s`."""
+    whole = {"e2e": SECOND, "ttft_ns": SECOND}
+    rows.requests([whole, whole | {"ttft_ns": SECOND - 2000}, whole | {"ttft_ns": None}, whole | {"status": "error"}])
+    rows.requests([whole | {"ttft_ns": None, "output_tokens": 0, "e2e": 0}])
+    answer = api("summary")
+    assert (answer["ttft_s"]["count"], answer["ttft_is_e2e"]) == (2, 1)
+
+
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=60))
 def test_any_latencies_have_numpys_percentiles(api, rows, latencies):

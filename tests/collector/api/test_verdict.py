@@ -245,9 +245,9 @@ class TestOther:
         answer = api("verdict")
         assert told(answer)["sentence"] == (
             "chat is kept now (100 % good in the last hour), and not kept over 30 d:"
-            " its budget is spent since 19 Nov 09:00 UTC."
+            " its budget is spent since 19 Nov 09:59 UTC."
         )
-        assert (answer["state"], answer["since_ns"]) == ("spent", NOW - (2 * DAY + 3600) * SECOND)
+        assert (answer["state"], answer["since_ns"]) == ("spent", NOW - (2 * DAY + 60) * SECOND)
         listed, explained = answer["links"]
         assert api("requests", **listed["params"])["total"] == 50
         assert api("explain", **explained["params"])["selected"]["requests"] == 50
@@ -265,15 +265,15 @@ class TestOther:
         store(rows, [*chats(50), *slow(50)], ago=4 * DAY)
         store(rows, [*chats(good), *slow(good // 9), *slow(1, slo_class="batch")])
         answer = api("verdict")
-        since = "17 Nov 09:00 UTC"
+        since = "17 Nov 09:59 UTC"
         assert answer["sentence"] == f"chat is not kept over 30 d: its budget is spent since {since}, and {text}"
-        assert answer["since_ns"] == NOW - (4 * DAY + 3600) * SECOND
+        assert answer["since_ns"] == NOW - (4 * DAY + 60) * SECOND
 
     def test_a_budget_is_spent_when_more_are_bad_than_it_allows_and_not_with_the_first_one(self, rows, api):
         for days, bad in ((5, 4), (4, 4), (3, 4), (2, 4), (1, 1)):
             store(rows, [*chats(40), *slow(bad)], ago=days * DAY)
         store(rows, chats(1))
-        assert "its budget is spent since 18 Nov 09:00 UTC" in api("verdict")["sentence"], (
+        assert "its budget is spent since 18 Nov 09:59 UTC" in api("verdict")["sentence"], (
             "11.05 bad of 221 are allowed"
         )
 
@@ -313,7 +313,11 @@ class TestOther:
         assert answer["last_request_ns"] == NOW - DAY // 2 * SECOND
         of_b = api("verdict", end="-25h", start="-26h", tenant="b")
         assert of_b["last_request_ns"] == NOW - 2 * DAY * SECOND
-        assert of_b["sentence"].endswith("The last one: 19 Nov 10:00 UTC.")
+        assert (
+            of_b["sentence"] == "No request that fits the filters ended in this range. The last one: 19 Nov 10:00 UTC."
+        )
+        nobody = api("verdict", tenant="c")["sentence"]
+        assert nobody == "No request ended in this range. None that fits the filters ended before."
 
 
 class TestWithoutSlos:

@@ -60,10 +60,26 @@ def test_every_count_of_the_table_is_tried():
     assert READ.keys() == NAMES["counts"].keys()
 
 
-def test_tokens_of_pictures_are_among_the_others(module_store):
-    image, total = "gen_ai.usage.image.input_tokens", "gen_ai.usage.input_tokens"
-    rows = chats(module_store, {image: 40, total: 40}, {image: 41, total: 40}, {image: 41}, {total: 40})
-    assert [row["image_input_tokens"] for row in rows] == [40, None, 41, None]
+MODALITIES = [(kind, side) for kind in ("image", "audio") for side in ("input", "output")]
+
+
+@pytest.mark.parametrize(
+    "scope",
+    ["any", "tokentrail", "gen_ai", "opentelemetry.instrumentation.openai.v1", "openinference.instrumentation.openai"],
+)
+def test_tokens_of_pictures_and_sound_are_among_the_others(module_store, scope):
+    said, name = (CALL | {"gen_ai.response.finish_reasons": ["stop"]}), "chat m"
+    totals = {"input": "gen_ai.usage.input_tokens", "output": "gen_ai.usage.output_tokens"}
+    if scope.startswith("openinference."):
+        said = {"openinference.span.kind": "LLM", "llm.model_name": "m"}
+        totals = {"input": "llm.token_count.prompt", "output": "llm.token_count.completion"}
+    given = []
+    for kind, side in MODALITIES:
+        part, total = f"gen_ai.usage.{kind}.{side}_tokens", totals[side]
+        given += [{part: 40, total: 40}, {part: 41, total: 40}, {part: 41}, {part: 0, total: 40}, {total: 40}]
+    rows = inserted(module_store, [(scope, name, said | one) for one in given])
+    for i, (kind, side) in enumerate(MODALITIES):
+        assert [row[f"{kind}_{side}_tokens"] for row in rows[5 * i : 5 * i + 5]] == [40, None, 41, 0, None]
 
 
 def test_each_generation_of_the_first_chunk_is_read_and_the_newest_goes_first(module_store):
@@ -124,7 +140,8 @@ ENDED = {
     "stop": ("ok", ""), "CONTENT_FILTER": ("ok", ""), "abort": ("error", "abort"), "error": ("error", ""),
     "insufficient_system_resource": ("error", "insufficient_system_resource"), "cancelled": ("cancelled", ""),
     "network-error": ("error", "network-error"), "banana": ("unknown", ""), "ToolCalls": ("ok", ""),
-    "FinishReason.MAX_TOKENS": ("ok", ""),
+    "FinishReason.MAX_TOKENS": ("ok", ""), "REASON_MAX_LEN": ("ok", ""), "userStopped": ("cancelled", ""),
+    "STOP_REASON_TIME_LIMIT": ("error", "STOP_REASON_TIME_LIMIT"), "reason_": ("unknown", ""),
 }  # fmt: skip
 
 

@@ -94,6 +94,36 @@ def test_tokens_come_from_json(module_store):
     assert [tokens_of(row) for row in rows] == [tokens for _, tokens in usages]
 
 
+def test_tokens_of_pictures_and_sound_come_from_json(module_store):
+    usages = [
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"image_tokens": 3, "audio_tokens": 10}}, (3, None, None, None)),
+        ({"input_tokens": 9, "output_tokens": 9, "input_tokens_details": {"audio_tokens": 2},
+          "output_tokens_details": {"image_tokens": 9}}, (None, 2, 9, None)),
+        ({"completion_tokens": 9, "completion_tokens_details": {"audio_tokens": 0}}, (None, None, None, 0)),
+        ({"input": 4, "input_image": 5, "output": 1, "output_audio": 6}, (5, None, None, 6)),
+        ({"prompt_tokens": 9, "completion_tokens": 9}, (None,) * 4),
+    ]  # fmt: skip
+    rows = generations(module_store, *((OURS, {"usage_details": json.dumps(usage)}) for usage, _ in usages))
+    names = [f"{kind}_{side}_tokens" for side in ("input", "output") for kind in ("image", "audio")]
+    assert [tuple(row[name] for name in names) for row in rows] == [known for _, known in usages]
+
+
+def test_a_generation_without_a_sign_of_a_call_is_no_request(module_store):
+    key, name = next(IDS), "langfuse.observation."
+    signs = [{"model.name": "m"}, {"usage_details": '{"input": 1}'},
+             {"completion_start_time": '"2026-11-18T11:06:40.250Z"'},
+             {"metadata.finish_reason": '"stop"'}, {"level": "ERROR"}]  # fmt: skip
+    none = [{}, {"input": "[]"}, {"usage_details": "{}"}, {"model.name": "null", "completion_start_time": "null"}]
+    request = Request(scope="langfuse-sdk")
+    for number, said in enumerate([*signs, *none]):
+        attributes = {f"{name}type": "generation"} | {f"{name}{one}": value for one, value in said.items()}
+        request.span("prompt", trace=key * 100 + number, ns=600 * MS, attributes=attributes)
+    insert_otlp(module_store, TRACES, request.body(), f"signs-{key}")
+    traces = [f"{key * 100 + number:032x}" for number in range(len(signs) + len(none))]
+    found = requests(module_store, f"lower(hex(trace_id)) IN {tuple(traces)}")
+    assert {row["trace_id"].hex() for row in found} == {*traces[: len(signs)]}
+
+
 def test_the_first_chunk_is_a_time_within_the_span(module_store):
     firsts = [
         ('"2026-11-18T11:06:40.250000Z"', 250 * MS),

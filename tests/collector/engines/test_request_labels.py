@@ -130,11 +130,43 @@ def test_labels_that_are_cut_stay_cut_when_engines_spans_are_joined(labelled_sto
 
 def test_a_request_in_flight_has_them_too(labelled_store):
     request = Request(**{OWN + "app": "2.4"})
-    attributes = {OWN + "tier": "gold", OWN + "x y": "z"}
+    attributes = {OWN + "tier": "gold", OWN + "x y": "z", semconv.REQUEST_STREAM: False}
     request.span(semconv.OPEN_SPAN, trace=next(TRACE), parent=9, attributes=attributes)
     insert_otlp(labelled_store, TRACES, check(request.body(), ItemLimits()).payload, "labels-open")
     sql = "SELECT labels FROM open_requests WHERE NOT ended"
-    assert labelled_store.query(sql).result_rows == [({"app": "2.4", "tier": "gold", "_cut": "1"},)]
+    assert labelled_store.query(sql).result_rows == [({"app": "2.4", "tier": "gold", "_cut": "1", "stream": "false"},)]
+
+
+CHAT = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.usage.output_tokens": 3}
+TOLD = [
+    (semconv.SCOPE_NAME, "chat m", {semconv.REQUEST_STREAM: True}, "true"),
+    (semconv.SCOPE_NAME, "chat m", {semconv.REQUEST_STREAM: False}, "false"),
+    (semconv.SCOPE_NAME, "chat m", {}, None),
+    (semconv.SCOPE_NAME, "chat m", {semconv.REQUEST_STREAM: False, OWN + "stream": "own"}, "own"),
+    ("any", "chat m", {semconv.REQUEST_STREAM: True}, "true"),
+    ("any", "chat m", {semconv.REQUEST_STREAM: "false"}, "false"),
+    ("any", "chat m", {}, None),
+    ("any", "chat m", {semconv.REQUEST_STREAM: True, OWN + "stream": "own"}, "own"),
+    ("opentelemetry.instrumentation.genai.openai", "chat m", {}, "false"),
+    ("litellm", "litellm_request", {"llm.is_streaming": "True"}, "true"),
+    ("litellm", "litellm_request", {"llm.is_streaming": "maybe"}, None),
+    ("litellm", "chat m", {"litellm.request.streaming": True}, "true"),
+    ("litellm", "chat m", {}, "false"),
+    ("litellm", "chat m", {"error.type": "500"}, None),
+    ("openinference.instrumentation.openai", "ChatCompletion",
+     {"openinference.span.kind": "LLM", "llm.invocation_parameters": '{"stream": true}'}, "true"),
+    ("vllm.llm_engine", "llm_request", {}, None),
+]  # fmt: skip
+"""Scope and name of a span, what it says, and the label `stream`."""
+
+
+def test_whether_an_answer_is_streamed_is_a_label(engine_store):
+    made = []
+    for scope, name, attributes, _ in TOLD:
+        request = Request(scope=scope)
+        one = request.span(name, trace=next(TRACE), kind=3, attributes=CHAT | attributes)
+        made.append((request.body(), one.trace_id))
+    assert [found.get("stream") for found in stored(engine_store, made)] == [told for *_, told in TOLD]
 
 
 def many(of_span=None, **of_resource):

@@ -135,6 +135,35 @@ def test_label_sets_are_bounded_and_what_is_idle_makes_room(arrive, clock, monke
     assert totals()["late"] == 1
 
 
+@pytest.mark.parametrize(("asked", "told"), [(False, {"": 3}), (True, {"acme": 2, "bolt": 1})])
+def test_histograms_tell_tenants_apart_only_where_somebody_asked(arrive, clock, rows, asked, told):
+    queries = Queries(rows.store)
+    of = store_counters.StoreCounters(queries, FilledTables(queries), [], clock=clock, tenant_histograms=asked)
+
+    def add(*tenants):
+        of.on_segment(arrive(*({"tenant": tenant} for tenant in tenants)))
+        of.count_segments()
+        of.count_in_flight(InFlight.nothing(), clock())
+
+    def counted():
+        histograms = of._series.histograms.get(metrics.E2E, {})
+        by_tenant = {labels[6]: sum(histogram.counts) for labels, histogram in histograms.items()}
+        return by_tenant, {labels[6] for labels in of._series.counters[metrics.REQUESTS]}
+
+    add("acme", "acme", "bolt")
+    assert counted() == (told, {"acme", "bolt"})
+    clock.now += of._longest_ns - SECOND
+    add("bolt")
+    clock.now += 2 * SECOND
+    add()
+    still = {"": 4} if not asked else {"bolt": 2}
+    assert counted() == (still, {"bolt"}), "a histogram stays as long as one of its tenants"
+    clock.now += of._longest_ns
+    add()
+    assert counted() == ({}, set())
+    assert not [key for key in of._series.created if key[0] is metrics.E2E]
+
+
 def test_a_tenant_with_thousands_of_services_leaves_room_for_others(arrive, rows, scrape, live, monkeypatch):
     for sets in (live.counters._label_sets, live.counters._processes):
         monkeypatch.setattr(sets, "limit", 6)

@@ -50,6 +50,14 @@ def test_a_service_that_begins_is_no_change_and_neither_are_others_values(change
     assert changes() == [("variant", "v2", ["v1"])]
 
 
+def test_what_a_new_service_has_in_its_first_minute_is_what_it_begins_with(changes, rows):
+    first = [_request(500, model="llama"), _request(445, model="qwen"), _request(439, model="phi")]
+    rows.requests(first)
+    assert changes() == [("model", "phi", ["llama", "qwen"])]
+    rows.request(**_request(3 * 86_400, model="llama"))
+    assert [value for _, value, _ in changes()] == ["qwen", "phi"], "a service that was there before has new models"
+
+
 def _kinds(api, **params):
     return [(one["kind"], one["value"]) for one in api("changes", **params)["changes"] if one["dimension"] == "variant"]
 

@@ -304,6 +304,25 @@ def test_a_file_names_targets_and_a_target_that_leaves_it_is_left_alone(log, eng
     assert len(served.requests) <= count + 1, "one may have been under way"
 
 
+def test_jobs_at_one_address_are_targets_and_entries_that_differ_in_labels_alone_are_named(
+    log, engine, scrape, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("collector.samples.scraper._REFRESH_S", 0.05)
+    served, file = engine(PAGE), tmp_path / "targets.yml"
+    entry = f"- targets: ['{served.address}']\n  labels: {{{{job: {{}}, zone: {{}}}}}}\n"
+    file.write_text(
+        entry.format("chat", "x") + entry.format("batch", "x") + entry.format("batch", "y") + entry.format("chat", "x")
+    )
+    scraper = scrape("", files=[str(file)])
+    eventually(lambda: log.scrapes("chat") and log.scrapes("batch"))
+    assert scraper.status.snapshot().scrape_targets == 2
+    told = "entries with different labels name it: the last one is scraped"
+    assert scraper.status.snapshot().discovery_problems == {f"the target {served.url} of batch": told}
+    assert {labels["vllm:num_requests_waiting"]["zone"] for _, _, labels in log.scrapes("batch")} == {"y"}
+    file.write_text(entry.format("chat", "x") + entry.format("batch", "y"))
+    eventually(lambda: not scraper.status.snapshot().discovery_problems)
+
+
 def test_a_file_says_that_a_target_is_nim(log, engine, scrape, tmp_path):
     served, file = engine("num_requests_running 4\n"), tmp_path / "targets.yml"
     file.write_text(f"- targets: ['{served.address}']\n  labels: {{job: chat, engine: nim}}\n")

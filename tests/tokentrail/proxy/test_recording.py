@@ -84,6 +84,27 @@ def test_a_stream_of_another_api_is_no_answer_that_broke_off(told, status, error
     assert (given[semconv.STATUS], given.get(semconv.ERROR_TYPE), reasons) == (status, error, unread)
 
 
+def named(name, data):
+    return b"event: " + name + b"\n" + data
+
+
+@pytest.mark.parametrize("name", [b"ping", b"heartbeat", b"stream.keep-alive", b"KeepAlive"])
+@pytest.mark.parametrize("held", [delta("a"), b"data: alive\n\n", b"data: {\n\n"], ids=["a delta", "a word", "no JSON"])
+def test_an_event_that_its_name_marks_as_a_heartbeat_is_none_of_the_answer(name, held, monkeypatch):
+    unread = []
+    monkeypatch.setattr(tap.Tap, "_give_up", lambda self, reason: unread.append(reason))
+    beat = named(name, held)
+    parts = (beat, delta("a"), beat, delta("b"), beat, delta(finish="stop"), USAGE, DONE)
+    request, tokens, _ = recorded(STREAMED, *chunked(*parts), END)
+    assert (len(tokens), request.attributes[semconv.STATUS], unread) == (2, "ok", [])
+
+
+@pytest.mark.parametrize("name", [b"message", b"shopping", b"delta", b"ping" * 99])
+def test_an_event_of_another_name_is_read(name):
+    _, tokens, _ = recorded(STREAMED, *chunked(named(name, delta("a")), delta(finish="stop"), DONE), END)
+    assert len(tokens) == 1
+
+
 def test_deflate_without_its_header_is_another_encoding(monkeypatch, caplog):
     reasons = []
     monkeypatch.setattr(tap.Tap, "_give_up", lambda self, reason: reasons.append(reason))

@@ -41,6 +41,7 @@ WITH
     kind = 3 OR mapContains(number, 'tokentrail.arrivals') AS from_outside,
     (key -> if(from_outside, reported(key), number[key])) AS of_engine,
     (phase -> accurateCastOrNull(if(phase <= duration_ns, phase, nan), 'UInt64')) AS phase_ns,
+    if(mapContains(number, 'gen_ai.request.stream'), number['gen_ai.request.stream'], NULL) AS stream,
     $first_key AS first_key,
     nanoseconds(reported(first_key), duration_ns) AS first_ns,
     if(mapContains(number, 'tokentrail.time_to_last_token'),
@@ -80,7 +81,7 @@ SELECT
     if(text['gen_ai.request.model'] != '', text['gen_ai.request.model'], text['gen_ai.response.model']) AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    $labels AS labels,
+    $labels_with_stream AS labels,
     multiIf(text['tokentrail.status'] IN ('ok', 'error', 'cancelled', 'unknown'), text['tokentrail.status'], status_code = 2, 'error', 'ok') AS status,
     text['error.type'] AS error_type,
     text['tokentrail.finish_reason'] AS finish_reason,
@@ -88,6 +89,7 @@ SELECT
     unless_more(n, reasoning, n) AS output_tokens,
     unless_more(cached, cached, input) AS cached_tokens,
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
+    $modalities,
     counted('tokentrail.drafted_tokens') AS drafted_tokens,
     counted('tokentrail.accepted_tokens') AS accepted_tokens,
     if(isFinite(told_perplexity) AND told_perplexity >= 1, told_perplexity, NULL) AS perplexity,
@@ -124,6 +126,7 @@ WITH
     $nanoseconds AS nanoseconds,
     $reported AS reported,
     $counted AS counted,
+    if(mapContains(number, 'gen_ai.request.stream'), number['gen_ai.request.stream'], NULL) AS stream,
     $first_key AS first_key
 SELECT
     start,
@@ -138,7 +141,7 @@ SELECT
     text['gen_ai.request.model'] AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    if(ended, map(), $labels) AS labels,                        -- an end needs none: nobody reads it
+    if(ended, map(), $labels_with_stream) AS labels,            -- an end needs none: nobody reads it
     counted('gen_ai.usage.input_tokens') AS input_tokens,
     counted('gen_ai.usage.output_tokens') AS output_tokens,
     nanoseconds(reported(first_key), $longest_ns) AS ttft_ns,

@@ -19,7 +19,7 @@ WITH
     name = 'litellm_request' AS is_v1,
     -- v1: 'True' or 'False'. v2: true, or absent for a request that is not streamed, and for a stream that broke.
     if(is_v1, transform(text['llm.is_streaming'], ['True', 'False'], [1., 0.], nan),
-        toFloat64(number['litellm.request.streaming'] = 1 OR $has_first_chunk)) AS stream,
+        multiIf(number['litellm.request.streaming'] = 1 OR $has_first_chunk, 1., failed, nan, 0.)) AS stream,
     status_code = 2 OR text['error.type'] != '' AS failed,
     -- Where a client has left, LiteLLM counts the tokens so far itself and adds both counts of the cache, 0 where it has none. Servers of OpenAI's
     -- API tell no tokens that were written to the cache, so LiteLLM has that count of no stream of theirs that ended. v1 has it in a text of Python's.

@@ -29,6 +29,10 @@ WITH
     coalesce(used('prompt_tokens'), parts('input', 'input_tokens'), used('input_tokens')) AS input,
     coalesce(detail('prompt_tokens_details', 'cached_tokens'), detail('input_tokens_details', 'cached_tokens'),
         used('input_cache_read'), used('input_cached_tokens')) AS cached,
+    ((old, side, kind) -> coalesce(
+        detail(concat(old, '_tokens_details'), concat(kind, '_tokens')), detail(concat(side, '_tokens_details'), concat(kind, '_tokens')),
+        used(concat(side, '_', kind)), used(concat(side, '_', kind, '_tokens')))) AS modality,
+    ((part, whole) -> if(part > whole, NULL, part)) AS within,
     -- OpenAI's responses. The first event of their streams says that the request was accepted. It brings no token.
     trim(BOTH '"' FROM text['langfuse.observation.metadata.object']) = 'response' AS is_response,
     name = 'OpenAI-generation' AS of_openai_client,
@@ -42,7 +46,8 @@ WITH
     trim(BOTH '"' FROM text['langfuse.observation.metadata.finish_reason']) AS reason,
     end_of(reason) AS ended,
     status_code = 2 OR text['langfuse.observation.level'] = 'ERROR' AS failed,
-    of_openai_client AND kind_of_call = 'chat' AND first_text != '' AND reason = '' AND n IS NULL AND NOT failed AS is_cancelled
+    of_openai_client AND kind_of_call = 'chat' AND first_text != '' AND reason = '' AND n IS NULL AND NOT failed AS is_cancelled,
+    multiIf(NOT of_openai_client, NULL, first_text != '', 1, n > 0, 0, NULL) AS stream
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     'langfuse' AS engine,
@@ -52,7 +57,7 @@ SELECT
     text['langfuse.observation.model.name'] AS model,
     $tenant AS tenant,
     text['tokentrail.slo_class'] AS slo_class,
-    $labels AS labels,
+    $labels_with_stream AS labels,
     status_of_end(is_cancelled, failed, ended, false) AS status,
     error_of_end(is_cancelled, extract(text['langfuse.observation.status_message'], '^Error code: ([0-9]{3})'), ended, reason) AS error_type,
     reason AS finish_reason,
@@ -60,6 +65,10 @@ SELECT
     unless_more(n, reasoning, n) AS output_tokens,
     unless_more(cached, cached, input) AS cached_tokens,
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
+    within(modality('prompt', 'input', 'image'), input) AS image_input_tokens,
+    within(modality('prompt', 'input', 'audio'), input) AS audio_input_tokens,
+    within(modality('completion', 'output', 'image'), n) AS image_output_tokens,
+    within(modality('completion', 'output', 'audio'), n) AS audio_output_tokens,
     if(of_openai_client AND NOT mapContains(text, 'langfuse.observation.completion_start_time') AND n > 0, duration_ns, first_ns) AS ttft_ns,
     $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,

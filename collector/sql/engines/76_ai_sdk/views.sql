@@ -33,6 +33,7 @@ WITH
     endsWith(text['ai.operationId'], '.doGenerate')
         OR $has_duration AND NOT $has_first_chunk
         AS is_whole,
+    multiIf(is_whole, 0, endsWith(text['ai.operationId'], '.doStream') OR $has_first_chunk, 1, NULL) AS stream,
     -- Its first chunk is the event by which Anthropic's server, and OpenAI's for responses, says that it accepted a request. It brings
     -- no token. Version 6, which tells the usage in detail, does not count that of responses.
     endsWith(text['ai.model.provider'], '.messages')
@@ -64,6 +65,7 @@ SELECT
     unless_more(n, reasoning, n) AS output_tokens,
     unless_more(cached, cached, input) AS cached_tokens,
     unless_more(reasoning, reasoning, n) AS reasoning_tokens,
+    $modalities,
     if(is_whole AND n > 0, duration_ns, first_ns) AS ttft_ns,
     $tpot_of_chunks AS tpot_ns,
     duration_ns AS e2e_ns,

@@ -21,7 +21,8 @@ WITH
     text['error'] AS message,
     match(message, '(?i)abort|cancel') OR gave_up(exception) AS is_cancelled,
     status_code = 2 OR message != '' OR exception != '' OR mapContains(number, 'success') AND number['success'] = 0 AS failed,
-    nanoseconds(reported('ttft_ms') / 1e3, duration_ns) AS first_ns
+    nanoseconds(reported('ttft_ms') / 1e3, duration_ns) AS first_ns,
+    NULL AS stream                                              -- not told
 SELECT
     end, start, trace_id, span_id, parent_span_id,
     text['gen_ai.response.id'] AS request_id,

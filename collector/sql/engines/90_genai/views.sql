@@ -83,6 +83,7 @@ FROM
         scope = 'opentelemetry.instrumentation.botocore.bedrock-runtime' AS of_botocore,
         multiIf(text['gen_ai.request.stream'] != '', toFloat64(text['gen_ai.request.stream'] = 'true'),
             mapContains(number, 'gen_ai.request.stream'), number['gen_ai.request.stream'], tells_streams, 0,
+            startsWith(scope, 'logfire.') AND text['logfire.span_type'] = 'log', 1,
             of_botocore, toFloat64(endsWith(text['rpc.method'], 'Stream')), nan) AS stream,
         $told_input AS told_input,
         $told_output AS told_output,
