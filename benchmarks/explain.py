@@ -2,8 +2,7 @@
 
 Each fault runs with three seeds and with steps that scatter by 3 % and by 15 %, beside the same traffic without it.
 Earlier traffic of the same process is the reference. What a replay without the fault foretells is compared with the run
-without it. Then the faults of an engine of another shape (tests/support/second_engine.py), each with cause, size,
-culprit, and whether all three are right.
+without it. `python -m benchmarks.explain_second` does the same for an engine of another shape.
 """
 
 from __future__ import annotations
@@ -23,11 +22,8 @@ from collector.causes.split.learn import learn
 from collector.causes.split.model import StepModel
 from collector.causes.split.names import PARTS, load_causes
 from collector.causes.split.replay import LEAVABLE, replay
-from collector.causes.split.requests import UNKNOWN_US, Explained, explain_process
+from collector.causes.split.requests import Explained, explain_process
 from tests.support.fault_catalogue import CATALOGUE, Case, Fault, reference_run
-from tests.support.second_engine import LAW as SHAPE
-from tests.support.second_engine import SHOWN, victims_of, worst_of
-from tests.support.second_engine import explained as of_second
 from tests.support.simulated_engine import EPOCH, MS, Law, Run
 
 NOISE = (0.03, 0.15)
@@ -50,12 +46,6 @@ def main(
         ]
         numbers[fault.name] = summary(runs)
         print(f"{fault.name:42} {numbers[fault.name]}", flush=True)
-    second = {}
-    for name in SHOWN:
-        second[name] = of_second_engine(name, SEEDS[: 1 if quick else 3])
-        print(f"{name:42} {second[name]}", flush=True)
-    rights = [right for one in second.values() for right in one["right"]]
-    numbers["second_engine"] = {**second, "right_share": sum(rights) / len(rights)}
     numbers["cpu_us_per_request"] = cost()
     publish("explain", numbers, packages=("numpy",), quick=quick, path=json)
 
@@ -89,43 +79,6 @@ def one_run(fault: Fault, seed: int, noise: float) -> dict[str, Any]:
         groups[cause.group] += value
     top = max(groups, key=lambda group: groups[group])
     return result | {"injected_s": injected_s, "found_s": explained_s, "top": top, "right": top in fault.top}
-
-
-def of_second_engine(name: str, seeds: tuple[int, ...]) -> dict[str, Any]:
-    """One fault of the other engine: what was added and found, the largest cause of it, the culprit, and all right."""
-    rows = [second_run(name, seed) for seed in seeds]
-    return {key: [row[key] for row in rows] for key in rows[0]}
-
-
-def second_run(name: str, seed: int) -> dict[str, Any]:
-    """One run of it."""
-    case = SHOWN[name](seed, SHAPE)
-    explained = of_second(case)
-    times = seconds(explained).sum(0)
-    unusual = {cause: float(times[PARTS.index(cause)]) for cause in ("drift", "stall", "slower", "drafts")}
-    false_s = sum(value for cause, value in unusual.items() if cause not in case.causes)
-    found_s, injected_s = sum(unusual[cause] for cause in case.causes), float(case.injected.sum() / 1e9)
-    largest = max(case.causes, key=lambda cause: unusual[cause]) if case.causes else None
-    fact = explained.slower
-    named = [worst_of(case, victim) == case.culprit for victim in victims_of(case)]
-    right = [
-        false_s < 0.01 * times.sum(),
-        largest is None or load_causes()[largest].group in case.top,
-        abs(found_s - injected_s) <= case.within * injected_s,
-        (fact.kind if fact else None) == (case.slower[0] if case.slower else None),
-        all(named),
-    ]
-    return {
-        "cause": largest,
-        "injected_s": round(injected_s, 2),
-        "found_s": round(found_s, 2),
-        "error_s": round(float(explained.error_us[explained.error_us != UNKNOWN_US].sum()) / 1e6, 2),
-        "false_share": float(false_s / times.sum()),
-        "unexplained_share": float(times[-1] / times.sum()),
-        "slower": [fact.kind, round(fact.ratio, 3), round(fact.low, 3), round(fact.high, 3)] if fact else None,
-        "culprit_named": f"{sum(named)} of {len(named)}" if named else None,
-        "right": all(right),
-    }
 
 
 def foretold(fault: Fault, case: Case, reference: StepModel | None, ttft: int, tpot: int) -> dict[str, Any]:

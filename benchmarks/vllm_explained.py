@@ -82,15 +82,16 @@ def busy(traces: bytes, calls: list[Call]) -> dict[str, Any]:
         beside_any |= there > 0
         for victim in np.flatnonzero((there > (until - begin) / 2) & ~long).tolist():
             victims += 1
-            named += _worst(victim, tables) == one
+            named += _worst_of_all(victim, tables) == one
     stops = [(call.sent_ns, call.ended_ns) for call in calls if call.kind == STOP]
     stopped = found = 0
-    stall = parts[:, PARTS.index("stall")]
+    # Where it stops between two steps, nothing is computed between them.
+    stall, stood = parts[:, PARTS.index("stall")], parts[:, [PARTS.index("stall"), PARTS.index("gap")]].max(1)
     for begin, until in stops:
         at_any |= (start < until) & (end > begin)
         there = (start < begin) & (end > until)
         stopped += int(there.sum())
-        found += int((stall[there] >= 0.8 * STOP_S).sum())
+        found += int((stood[there] >= 0.8 * STOP_S).sum())
     spared = np.flatnonzero(~beside_any & ~long).tolist()
     model = explanation.model
     return {
@@ -104,12 +105,21 @@ def busy(traces: bytes, calls: list[Call]) -> dict[str, Any]:
         "stops_found": found,
         "spared": len(spared),
         "spared_naming_a_long_prompt": sum(
-            bool(long[worst]) for one in spared if (worst := _worst(one, tables)) is not None
+            bool(long[worst]) for one in spared if (worst := _worst_of_all(one, tables)) is not None
         ),
         "stall_without_stop_share": float(stall[~at_any].sum() / parts[~at_any].sum()) if (~at_any).any() else None,
         "largest": {PARTS[i]: float(parts[:, i].sum()) for i in np.argsort(-parts.sum(0))[:6].tolist()},
         "parts_wrong": int((np.round(1e6 * parts.sum(1)) != requests["e2e_us"]).sum()),
     }
+
+
+def _worst_of_all(victim: int, tables: Tables) -> int | None:
+    """The request whose prompt delayed one the longest, before its first token and after it."""
+    times: Counter[int] = Counter()
+    for culprits in culprits_of(victim, tables.requests, tables.phases, tables.steps).values():
+        for one in culprits:
+            times[one.row] += round(one.time_ns)
+    return max(times, key=times.__getitem__, default=None)
 
 
 def _read(traces: bytes) -> Tables:

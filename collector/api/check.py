@@ -13,7 +13,8 @@ from pydantic import Field
 from collector.api.context import Context
 from collector.api.parameters import Duration, Labels, Name, Names, Time, WindowQuery, did_you_mean, find_slo
 from collector.ask.window import Window
-from collector.compare.check import Check, Verdict, check, read
+from collector.compare.check import Check, check, read
+from collector.compare.evidence import Verdict
 from collector.compare.sides import common_time
 from collector.compare.strata import NO_STRATA, read_strata
 from collector.count.reader import Reader

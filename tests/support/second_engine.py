@@ -132,6 +132,11 @@ def slower_sister(seed: int, law: Law) -> Shown:
     return Shown(traffic(seed, slow), Laws(sister=law_of(seed, law)), slower=("sister", 1.5))
 
 
+def another_model(seed: int, law: Law) -> Shown:
+    """A process whose model takes 1.4 times as long as that of another process of its service: no law judges both."""
+    return Shown(traffic(seed, scaled(law, 1.4)), Laws())
+
+
 def slower_version(seed: int, law: Law) -> Shown:
     """A new version takes 2.6 times as long for the same work."""
     found = traffic(seed, scaled(law, 2.6))
@@ -210,6 +215,7 @@ SHOWN = {
     "prompt of 100,000 tokens": long_prompt,
     "drafts accepted with 0.2, 7 s": fewer_drafts,
     "always × 1.5 as slow as its sister": slower_sister,
+    "another model of its service, × 1.4": another_model,
     "version × 2.6 as slow": slower_version,
     "creep of 2 % every ten minutes, two hours": creep,
     "slow × 4 after an hour of × 1.5": after_a_long_fault,

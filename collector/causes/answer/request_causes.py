@@ -38,7 +38,8 @@ class RequestCause(Answer):
     excess_s: float | None
     """Beyond a typical request's TTFT, or beyond as many typical tokens; null: no typical request is explained."""
     culprits: list[Culprit]
-    """For preempted requests, those that got the blocks; for the prompts of others, their requests."""
+    """For preempted requests, those that got the blocks; for the prompts of others, their requests. Where nothing tells
+    what prompts took, the unexplained time has these, each with its range."""
 
 
 class RequestCauses(Answer):
@@ -71,9 +72,12 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
         pool = pool.at(np.flatnonzero(pool.rows["ok"]))
     typical = typical_of(pool)
     level: Level = get_args(Level)[int(rows.rows["level"][0])]
-    prompts = [PARTS.index(name) for name in OF_PROMPTS]
+    prompts = [PARTS.index(name) for name in (*OF_PROMPTS, *([] if level == "steps" else ["unexplained"]))]
     delayed = any(times[prompts].any() for times in (rows.times.ttft, rows.times.rest))
-    of_prompts = of_victim(reader, row) if delayed else {}
+    of_prompts = of_victim(reader, row) if delayed and level != "none" else {}
+    for of, times in (("ttft", rows.times.ttft), ("rest", rows.times.rest)):
+        if not times[PARTS.index("others_prompts")].any():
+            of_prompts["unexplained", of] = of_prompts.pop(("others_prompts", of), [])
     causes, usual, named = [], {}, load_causes()
     for of, whole_ns in _wholes(row).items():
         beyond = Beyond.of(rows.times, None if typical is None else typical.like(rows.rows["model"]), [of])

@@ -17,7 +17,11 @@ COMPONENTS: Final = (
 """What the time of a process goes into. Gaps are between steps, and a pause is what makes one longer than usual."""
 OUTLIER: Final = 4.0
 """A step that is longer than usual by more than so many sigma is no ordinary variation."""
-_FAR: Final = 6.0
+_TAILS: Final = 3.0
+"""Where no law holds, a step is far beyond all others that is so many times as far from the usual one as the longest
+twentieth, in logarithms, and"""
+_TIMES: Final = 5.0
+"""so many times as long as the usual one."""
 _LEAST_STOP_NS: Final = 5e8
 _WINDOWS: Final = (255, 31)
 """Steps whose median says how fast the device is."""
@@ -98,19 +102,20 @@ def split(
 def far_beyond(features: Floats, duration: Floats) -> Floats:
     """By how much steps are longer than the usual one with prompts, or without, where they are far beyond any scatter.
 
-    Durations on a busy machine scatter by factors, so their logarithms are compared: six times their scatter, ten times
-    the usual duration, and half a second at least.
+    Durations on a busy machine scatter by factors and to one side, so their logarithms are compared: three times as far
+    as the longest twentieth, five times the usual duration, and half a second at least. A step with more prompt tokens
+    than usual may take longer in proportion.
     """
     beyond = np.zeros(len(duration))
-    prompts = features[:, FEATURES.index("prompt_tokens")] > 0
-    for kind in (prompts, ~prompts):
+    tokens = features[:, FEATURES.index("prompt_tokens")]
+    for kind in (tokens > 0, tokens == 0):
         if kind.sum() < LEAST_STEPS:
             continue
-        times = duration[kind]
-        usual = float(np.median(times))
+        times, more = duration[kind], np.maximum(tokens[kind] / max(float(np.median(tokens[kind])), 1.0), 1.0)
+        usual = float(np.median(times / more)) * more
         distance = np.log(times / usual)
-        scatter = 1.4826 * float(np.median(np.abs(distance)))
-        far = (distance > max(_FAR * scatter, np.log(10))) & (times - usual > _LEAST_STOP_NS)
+        least = max(_TAILS * float(np.quantile(distance, 0.95)), np.log(_TIMES))
+        far = (distance > least) & (times - usual > _LEAST_STOP_NS)
         beyond[kind] = np.where(far, times - usual, 0.0)
     return beyond
 

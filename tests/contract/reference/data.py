@@ -20,6 +20,7 @@ from tests.contract.rooms import ROOMS, said
 
 _RESULTS: Final = Path(__file__).parents[3] / "benchmarks" / "results"
 FAULTS: Final = _RESULTS / "explain.json"
+SECOND: Final = _RESULTS / "explain_second.json"
 COUNTS: Final = _RESULTS / "alerts_counts.json"
 MARKS: Final = {"full": "●", "partly": "◐", "none": "○"}
 
@@ -117,6 +118,34 @@ def _found(one: Mapping[str, Any]) -> tuple[str, str, str, str]:
         f"{' or '.join(one['tops'])}, right in {one['top_right']} of {one['runs']}",
         f"{one['named']} of {one['victims']}" if "victims" in one else "",
     )
+
+
+def second_engine(_: str, __: str) -> str:
+    """The same of an engine of another shape, of the last run of `python -m benchmarks.explain_second`."""
+    numbers = json.loads(SECOND.read_text())["numbers"]
+    head = ("fault", "cause", "time that it added, s", "found, s", "culprit named", "blamed besides", "right")
+    rows = (
+        (
+            name,
+            load_causes()[cause].group if (cause := one["cause"][0]) else _fact(one),
+            *(_range(one[column]) if cause else "" for column in ("injected_s", "found_s")),
+            "; ".join(dict.fromkeys(filter(None, one["culprit_named"]))),
+            f"{100 * max(one['false_share']):.2f} %",
+            f"{sum(one['right'])} of {len(one['right'])}",
+        )
+        for name, one in numbers.items()
+        if isinstance(one, dict)
+    )
+    return table(head, rows)
+
+
+def _fact(one: Mapping[str, Any]) -> str:
+    """What a healthy process is slower than."""
+    return " ".join(f"× {ratio:.2f} against its {kind}" for kind, ratio, *_ in filter(None, one["slower"][:1]))
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.1f} to {max(values):.1f}"
 
 
 def replays(_: str, __: str) -> str:

@@ -82,6 +82,7 @@ _MAKERS: Final[dict[str, Callable[[str, str], str]]] = {
     "causes": data.causes,
     "remedies": data.remedies,
     "faults": data.faults,
+    "second_engine": data.second_engine,
     "replays": data.replays,
     "engines": data.engines,
 }

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from collector.causes.split import far_beyond
 from collector.causes.split.culprits import culprits_of
+from collector.causes.split.model import FEATURES
 from collector.causes.split.names import PARTS
 from collector.causes.split.requests import explain_process
 from tests.support.simulated_engine import EPOCH, MS, Faults, Law, Load, S, chats, run
@@ -67,3 +69,36 @@ def test_without_a_word_of_prompts_nobody_is_blamed(case):
     one, long = case
     steps = {name: column for name, column in one.steps.items() if name != "prefill_tokens"}
     assert culprits_of(long - 1, one.requests, one.phases, steps) == {}
+
+
+def steps_of(tokens, seconds):
+    """Features of steps with so many prompt tokens, and durations, ns."""
+    features = np.zeros((len(tokens), len(FEATURES)))
+    features[:, FEATURES.index("prompt_tokens")] = tokens
+    return features, np.array(seconds) * 1e9
+
+
+@pytest.mark.parametrize("scatter", [0.0, 0.3, 0.5, 0.8])
+def test_single_steps_are_far_beyond_the_scatter_of_their_kind_or_no_stops(scatter):
+    """A stop of 5 s among steps of 0.2 s that scatter by up to 0.5, as a busy machine's; of 0.8, it may be chance."""
+    random = np.random.default_rng(3)
+    plain = 0.2 * np.exp(random.normal(0, scatter, 300))
+    plain[100] = 5.2
+    found = far_beyond(*steps_of(np.zeros(300), plain))
+    assert (np.flatnonzero(found) == [100]).all() if scatter < 0.8 else not found.any()
+    if scatter < 0.8:
+        assert found[100] == pytest.approx(5e9, rel=0.02)
+
+
+def test_one_twentieth_of_long_steps_are_what_is_usual():
+    seconds = np.where(np.arange(200) % 15 == 0, 3.0, 0.2)
+    assert not far_beyond(*steps_of(np.zeros(200), seconds)).any()
+    assert not far_beyond(*steps_of(np.zeros(49), [0.2] * 48 + [9.0])).any(), "too few to know what is usual"
+    assert not far_beyond(*steps_of(np.zeros(200), [0.02] * 199 + [0.4])).any(), "less than half a second"
+    assert not far_beyond(*steps_of(np.zeros(200), [0.2] * 199 + [0.9])).any(), "less than five times as long"
+
+
+def test_a_step_with_many_prompt_tokens_is_no_stop():
+    tokens = np.array([50] * 98 + [4000, 50])
+    found = far_beyond(*steps_of(tokens, [0.2] * 98 + [14.0, 14.0]))
+    assert np.flatnonzero(found).tolist() == [99], "80 times the tokens may take 80 times as long"

@@ -9,7 +9,7 @@ from collector.causes.split.learn import learn
 from collector.slo.model import load_slos
 from tests.collector.rows import SECOND
 from tests.support.keys import access_to, add_key
-from tests.support.simulated_engine import EPOCH, MS, Load, chats, run
+from tests.support.simulated_engine import EPOCH, MS, Law, Load, chats, run
 
 TOKENS = 1500
 
@@ -79,6 +79,30 @@ def test_one_request_names_the_prompts_that_delayed_it_by_cause(
     later = causes["others_prompts", "rest"]["culprits"]
     assert later
     assert long["trace_id"] not in {one["trace_id"] for one in later}
+
+
+@pytest.mark.parametrize(
+    ("answers", "level", "cause"), [(60, "estimated", "others_prompts"), (7, "phases", "unexplained")]
+)
+def test_where_no_law_holds_the_prompt_is_named_with_a_range(traffic, explainer, api, answers, level, cause):
+    """A busy machine: whose prompt was in the long steps is known all the same."""
+    long = Load([2 * SECOND], [np.random.default_rng(1).integers(1, 30_000, 4000).tolist()], [20])
+    load, [culprit] = chats(answers, rate=4.0, seed=7).with_more(long)
+    found = run(load, law=Law(step=30 * MS, noise=0.55), seed=7)
+    stored = traffic(found)
+    explainer.run_once()
+    since = found.requests["start"][culprit]
+    until = since + found.requests["ttft_ns"][culprit]
+    start, end = found.requests["start"], found.requests["end"]
+    beside = np.flatnonzero((start + found.requests["ttft_ns"] < since) & (end > until))
+    assert len(beside)
+    for victim in beside.tolist():
+        detail = api(f"requests/{stored.by_key[victim]['trace_id']}")["explained"]
+        assert detail["level"] == level
+        [first, *_] = told(api, stored.by_key[victim])[cause, "rest"]["culprits"]
+        assert first["trace_id"] == stored.by_key[culprit]["trace_id"]
+        assert 0 < first["low_s"] < first["time_s"] < first["high_s"]
+        assert first["low_s"] < truth(found, victim, culprit, after=True) < first["high_s"]
 
 
 def test_a_caller_of_one_tenant_learns_nothing_of_prompts_in_shared_steps(
