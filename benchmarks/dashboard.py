@@ -52,7 +52,7 @@ def main(quick: Quick = False, json: JsonPath = None) -> None:
         empty = folder / "empty.py"
         empty.write_text(EMPTY_PAGE.format(every_s=every_s))
         with day_collector(folder / "data", scale=SMALL if quick else 1.0) as (collector, _):
-            api, process = collector.urls["api"], psutil.Process(collector.base.process.pid)
+            api, process = collector.urls["api"], psutil.Process(collector.process.pid)
             with streamlit(api, folder) as url:
                 servers = {"collector": process, "streamlit": _listener(url)}
                 for path in PAGES:

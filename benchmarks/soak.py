@@ -59,7 +59,7 @@ def main(
         Collector(Path(folder) / "data", "--segment-age-s", "1", command=True) as collector,  # type: ignore[no-untyped-call]
         served(collector, Path(folder), "soak", FLAGS) as (url, engine),
     ):
-        processes = {"collector": psutil.Process(collector.base.process.pid), "engine": psutil.Process(engine.pid)}
+        processes = {"collector": psutil.Process(collector.process.pid), "engine": psutil.Process(engine.pid)}
         works = {
             **{f"engine user {user}": chats(url.removesuffix("/completions")) for user in range(USERS)},
             "collector spans": spans(f"{collector.urls['otlp-http']}/v1/traces"),

@@ -263,7 +263,7 @@ def send_witnesses(collector, counts, trace, again=0):
 def is_stored(collector, witnesses):
     """Tell whether nothing waits for the store, and all witnesses of logs are joined."""
     joined = collector.get("/api/v1/summary?variant=witness-log").json()
-    return joined["requests"]["total"] == witnesses and not any(collector.base.data_dir.glob("wal*/*.wal"))
+    return joined["requests"]["total"] == witnesses and not any(collector.data_dir.glob("wal*/*.wal"))
 
 
 def ask(collector):

@@ -67,7 +67,7 @@ def run(disk, rounds, chance, seed):
         collector.wait_until(lambda: counted(collector) >= len(acknowledged), timeout_s=60)
     total = counted(collector)
     collector.stop()
-    requests, tokens = stored_requests(collector.base.data_dir), stored_tokens(collector.base.data_dir)
+    requests, tokens = stored_requests(collector.data_dir), stored_tokens(collector.data_dir)
     expected = {(trace, index) for trace in acknowledged for index in range(TOKENS)}
     result = {
         "seed": seed,

@@ -48,7 +48,7 @@ def migration(folder):
     found = []
     for most in (0, 2, 6, 12):  # migrations between two kills
         collector = Collector(folder / f"data{most}", command=True)
-        shutil.copytree(made, collector.base.data_dir / "store", symlinks=True)
+        shutil.copytree(made, collector.data_dir / "store", symlinks=True)
         kills = 0
         while most and _killed_within_migrations(collector, chance.randint(1, most), chance.uniform(0.0, 0.05)):
             kills += 1
@@ -56,7 +56,7 @@ def migration(folder):
         assert collector.post(body(10**9, 3)).status_code == 200
         collector.wait_until_stored()
         assert collector.stop() == 0
-        store = Store.open(f"chdb://{collector.base.data_dir / 'store'}")
+        store = Store.open(f"chdb://{collector.data_dir / 'store'}")
         rows = {table: store.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in TABLES}
         sql = "SELECT name FROM system.tables WHERE database = currentDatabase() ORDER BY name"
         found.append((kills, rows, store.query(sql).result_rows))
@@ -68,7 +68,7 @@ def migration(folder):
 
 def _killed_within_migrations(collector, number, after_s):
     """Start a collector and kill it so long after its `number`th migration has begun; False where it has no more."""
-    log = collector.base.data_dir.with_name(collector.base.data_dir.name + ".log")
+    log = collector.data_dir.with_name(collector.data_dir.name + ".log")
     before = len(BEGINS.findall(log.read_text())) if log.exists() else 0
     collector.start(ready=False)
     try:
@@ -79,8 +79,8 @@ def _killed_within_migrations(collector, number, after_s):
         time.sleep(after_s)
         return True
     finally:
-        collector.base.process.send_signal(signal.SIGKILL)
-        collector.base.process.wait()
+        collector.process.send_signal(signal.SIGKILL)
+        collector.process.wait()
 
 
 def clock(folder):
@@ -111,7 +111,7 @@ def clock(folder):
         # A collector whose clock is behind answers about the time up to its own present.
         assert ahead_s < 0 or found == len(acknowledged), (ahead_s, found)
     assert collector.stop() == 0
-    stored = stored_tokens(collector.base.data_dir)
+    stored = stored_tokens(collector.data_dir)
     assert stored == {(trace, index): 1 for trace in acknowledged for index in range(3)}
     return {"requests": len(acknowledged)}
 
@@ -140,7 +140,7 @@ def labels(folder):
     assert page < 5 * 2**20, page
     assert max(size for _, size in took.values()) < 4 * 2**20, took
     collector.stop()
-    store = Store.open(f"chdb://{collector.base.data_dir / 'store'}")
+    store = Store.open(f"chdb://{collector.data_dir / 'store'}")
     stored = store.query("SELECT count(), sum(length(labels)) FROM requests").result_rows[0]
     store.close()
     assert stored == (n, 16 * n), stored
@@ -197,7 +197,7 @@ def upkeep(folder):
     assert collector.stop() == 0
     assert restored == sorted(restored)
     assert [float(line.split()[1]) for line in failures] == [0.0], failures
-    store = Store.open(f"chdb://{collector.base.data_dir / 'store'}")
+    store = Store.open(f"chdb://{collector.data_dir / 'store'}")
     kept = store.query("SELECT count() FROM requests WHERE service = 'new'").result_rows[0][0]
     store.close()
     assert kept == sent["new"]

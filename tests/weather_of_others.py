@@ -86,11 +86,11 @@ def backlog(folder, megabytes):
         made = body(sent, TOKENS)
         assert collector.post(made).status_code == 200
         size += len(made)
-    waiting = sum(path.stat().st_size for path in collector.base.data_dir.glob("wal*/*.wal"))
+    waiting = sum(path.stat().st_size for path in collector.data_dir.glob("wal*/*.wal"))
     memory.append(_peak_mb(collector))
     began = time.monotonic()
     server.start()
-    collector.wait_until(lambda: not list(collector.base.data_dir.glob("wal*/*.wal")), timeout_s=1800)
+    collector.wait_until(lambda: not list(collector.data_dir.glob("wal*/*.wal")), timeout_s=1800)
     took_s = time.monotonic() - began
     collector.wait_until(lambda: counted(collector) == sent)
     assert server.tokens() == (sent, TOKENS * sent), (server.tokens(), sent)
@@ -102,7 +102,7 @@ def backlog(folder, megabytes):
 
 
 def _peak_mb(collector):
-    status = Path(f"/proc/{collector.base.process.pid}/status").read_text()
+    status = Path(f"/proc/{collector.process.pid}/status").read_text()
     return round(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024)  # type: ignore[index]
 
 

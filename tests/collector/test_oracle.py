@@ -164,7 +164,7 @@ def pair(tmp_path):
         collector.start()
     yield Pair(collectors, server)
     for collector in collectors:
-        if collector.base.process.poll() is None:
+        if collector.process.poll() is None:
             collector.kill()
     server.kill()
 

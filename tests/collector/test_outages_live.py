@@ -137,5 +137,5 @@ def test_a_collector_that_is_killed_with_its_engine_says_what_the_store_says(tmp
         collector.start()
         assert values() == [20, 15, 5]
     finally:
-        if collector.base.process.poll() is None:
+        if collector.process.poll() is None:
             collector.kill()

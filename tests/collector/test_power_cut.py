@@ -30,7 +30,7 @@ def collector(disk):
     collector = Collector(disk.path / "data", "--segment-age-s", "1").start()
     disk.sync()
     yield collector
-    if collector.base.process.poll() is None:
+    if collector.process.poll() is None:
         collector.kill()
 
 
@@ -55,7 +55,7 @@ def counted(collector):
 
 
 def test_a_power_cut_neither_doubles_nor_loses_what_was_acknowledged(disk, collector):
-    log = collector.base.data_dir / "wal"
+    log = collector.data_dir / "wal"
 
     def send(trace):
         assert collector.post(body(trace)).status_code == 200
@@ -81,6 +81,6 @@ def test_a_power_cut_neither_doubles_nor_loses_what_was_acknowledged(disk, colle
     collector.wait_until(lambda: counted(collector) >= 3)
     assert counted(collector) == 3
     assert collector.stop() == 0
-    assert stored_tokens(collector.base.data_dir) == {
+    assert stored_tokens(collector.data_dir) == {
         (trace, index): 1 for trace in (1, 2, 3) for index in range(TOKENS)
     }

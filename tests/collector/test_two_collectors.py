@@ -54,7 +54,7 @@ def collectors(started):
     _, pair = started
     yield pair
     for collector in pair:
-        if collector.base.process.poll() is not None:
+        if collector.process.poll() is not None:
             collector.start()
 
 

@@ -392,7 +392,7 @@ class TestGrpc:
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(shake_hands, range(1000)))
-        assert collector.base.process.poll() is None
+        assert collector.process.poll() is None
         assert collector.post(token_body()).status_code == 200
         assert collector.stop() == 0
         log = Path(collector.log.name).read_text()

@@ -107,15 +107,15 @@ def test_a_crash_of_a_library_ends_the_process_and_what_was_acknowledged_is_stor
     for trace, number in ((1, signal.SIGSEGV), (2, signal.SIGABRT)):
         assert collector.post(token_body(trace=trace)).status_code == 200
         collector.wait_until_stored()
-        collector.base.process.send_signal(number)
+        collector.process.send_signal(number)
         # The traceback of all threads, which is written first, may meet one in the middle of its work and crash itself.
-        assert collector.base.process.wait(120) in (-number, -signal.SIGSEGV)
+        assert collector.process.wait(120) in (-number, -signal.SIGSEGV)
         assert Path(collector.log.name).read_text().count("Fatal Python error") == trace
         collector.start()
         assert collector.post(token_body(trace=trace)).status_code == 200, "a sender repeats it"
     assert collector.post(token_body(trace=3)).status_code == 200
-    collector.base.process.send_signal(signal.SIGINT)
-    assert collector.base.process.wait(120) == 0
+    collector.process.send_signal(signal.SIGINT)
+    assert collector.process.wait(120) == 0
     collector.stop()
     stored = stored_tokens(tmp_path / "data")
     assert stored == dict.fromkeys(((trace, index) for trace in (1, 2, 3) for index in range(3)), 1)

@@ -35,7 +35,7 @@ def collector(filled, tmp_path):
     shutil.copytree(filled, tmp_path / "data", symlinks=True)
     collector = Collector(tmp_path / "data")
     yield collector
-    if collector.base.process and collector.base.process.poll() is None:
+    if collector.process and collector.process.poll() is None:
         collector.kill()
 
 
@@ -51,14 +51,14 @@ def post_request(collector, trace):
 
 def damaged_part(collector):
     """The folder of the first part of `requests`."""
-    store = Store.open(f"chdb://{collector.base.data_dir / 'store'}")
+    store = Store.open(f"chdb://{collector.data_dir / 'store'}")
     table = store.table_folder("requests")
     store.close()
     return min(path for path in table.iterdir() if re.fullmatch(r"20261118_\d+_\d+_0", path.name))
 
 
 def check(collector, capsys, *arguments):
-    status = damage.main([str(collector.base.data_dir), *arguments])
+    status = damage.main([str(collector.data_dir), *arguments])
     return status, capsys.readouterr()
 
 
@@ -101,7 +101,7 @@ def test_bytes_that_changed_make_answers_name_the_part_until_it_is_set_aside(col
     log = Path(collector.log.name).read_text()
     assert "stay as they were: the part" in log
     assert "Traceback" not in log
-    moved = collector.base.data_dir / "damaged_parts" / "requests" / part.name
+    moved = collector.data_dir / "damaged_parts" / "requests" / part.name
     status, told = check(collector, capsys, "--json")
     (damaged,) = json.loads(told.out)["damaged_parts"]
     assert (status, damaged["table"], damaged["part"], damaged["set_aside"]) == (1, "requests", part.name, None)
@@ -119,7 +119,7 @@ def test_bytes_that_changed_make_answers_name_the_part_until_it_is_set_aside(col
 
 def test_a_part_that_clickhouse_sets_aside_when_it_starts_is_a_metric_until_it_is_moved(collector, capsys):
     part = damaged_part(collector)
-    store = Store.open(f"chdb://{collector.base.data_dir / 'store'}")
+    store = Store.open(f"chdb://{collector.data_dir / 'store'}")
     store.client().command(f"ALTER TABLE requests DETACH PART '{part.name}'")
     store.close()
     part = damaged_part(collector)  # the one that was detached is somebody's decision
@@ -131,7 +131,7 @@ def test_a_part_that_clickhouse_sets_aside_when_it_starts_is_a_metric_until_it_i
     assert status == 1
     assert told.out.startswith(f"requests broken-on-start_{part.name}: broken-on-start\n1 damaged part")
     assert check(collector, capsys, "--set-aside")[0] == 0
-    assert (collector.base.data_dir / "damaged_parts" / "requests" / f"broken-on-start_{part.name}").is_dir()
+    assert (collector.data_dir / "damaged_parts" / "requests" / f"broken-on-start_{part.name}").is_dir()
     assert check(collector, capsys) == (0, ("all parts are sound\n", ""))
 
 
@@ -151,7 +151,7 @@ def test_a_part_whose_move_was_cut_off_is_moved_by_the_next_check(collector, cap
     assert status == 1
     assert told.out.startswith(f"requests {part.name}: it was not set aside to the end\n1 damaged part")
     assert check(collector, capsys, "--set-aside")[0] == 0
-    folder = collector.base.data_dir / "damaged_parts" / "requests"
+    folder = collector.data_dir / "damaged_parts" / "requests"
     assert [path.name for path in folder.iterdir()] == [part.name]
     assert check(collector, capsys) == (0, ("all parts are sound\n", ""))
 
@@ -189,7 +189,7 @@ def test_a_move_to_another_file_system_that_was_cut_off_is_ended_by_the_next_che
             check(collector, capsys, "--set-aside")
     assert check(collector, capsys)[0] == 1
     assert check(collector, capsys, "--set-aside")[0] == 0
-    folder = collector.base.data_dir / "damaged_parts" / "requests"
+    folder = collector.data_dir / "damaged_parts" / "requests"
     assert [path.name for path in folder.iterdir()] == [part.name]
     assert sorted(path.name for path in (folder / part.name).iterdir()) == files
     assert check(collector, capsys) == (0, ("all parts are sound\n", ""))
