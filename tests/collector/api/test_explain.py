@@ -513,7 +513,8 @@ def test_who_does_not_tell_when_it_got_a_place_had_one_from_its_first_token(rows
     shares = {one["name"]: one["share"] for one in culprits if one["by"] == "tenant"}
     # They waited from 1200 to 280 ms before the end: `told` had its place all the time, `half` from 740 ms on.
     assert shares == {"told": pytest.approx(920 / 1380), "half": pytest.approx(460 / 1380)}
-    assert "nobody tells when they got a place: each counts from its first token on" in answer["note"]
+    told = "of 81.81 % of the requests that ran meanwhile nobody tells when they got a place"  # 9 of 11
+    assert answer["note"].endswith(f"{told}: each counts from its first token on")
 
 
 @pytest.mark.parametrize(("hours", "of_silent"), [(0, 920), (5, 200)])
