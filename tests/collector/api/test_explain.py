@@ -442,6 +442,7 @@ def test_for_whom_blocks_were_taken(rows, api):
     assert culprit == {
         "by": "request", "name": got["trace_id"][:8], "trace_id": got["trace_id"], "span_id": got["span_id"],
         "time_s": pytest.approx(4.0), "share": pytest.approx(1.0), "without": None, "requests": None, "within_s": None,
+        "low_s": None, "high_s": None,
     }  # fmt: skip
 
 
@@ -586,7 +587,7 @@ def test_a_tenant_sees_its_own_requests_and_no_name_of_another(rows, slos_file, 
     assert found[7]["trace_id"] not in text
     assert found[7]["trace_id"][:8] not in {one["name"] for part in answer["parts"] for one in part["culprits"]}
     parts = by_cause(answer)
-    unknown = dict.fromkeys(("trace_id", "span_id", "without", "requests", "within_s"))
+    unknown = dict.fromkeys(("trace_id", "span_id", "without", "requests", "within_s", "low_s", "high_s"))
     another = {"by": "tenant", "name": "another tenant", **unknown}
     assert parts["others_prompts"]["culprits"] == [{**another, "time_s": None, "share": None}]
     assert parts["preempted"]["culprits"] == [{**another, "time_s": pytest.approx(2.0), "share": pytest.approx(1.0)}]
