@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import re
 import shutil
 import subprocess
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         help="address of your runbooks, in place of this project's: `{alert}` in it is the alert's name in lower case; "
         "without that, the name follows behind a `#`",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON; import prints YAML")
     parser.add_argument("--prometheus", help="check: address of the Prometheus that has loaded the rules")
     return parser
 
@@ -132,16 +134,25 @@ def _prometheus_rule(path: Path, text: str) -> str:
 
 
 def _generate(given: argparse.Namespace) -> int:
-    for path, text in _files(given, load_slos(given.slos)).items():
+    files = _files(given, load_slos(given.slos))
+    for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        sys.stdout.write(f"{path}\n")
+        if not given.json:
+            sys.stdout.write(f"{path}\n")
+    if given.json:
+        sys.stdout.write(json.dumps({"files": [*map(str, files)]}) + "\n")
     return 0
 
 
 def _diff(given: argparse.Namespace) -> int:
-    lines = [*_differences(_files(given, load_slos(given.slos)))]
-    sys.stdout.writelines(lines)
+    files = _files(given, load_slos(given.slos))
+    lines = [*_differences(files)]
+    if given.json:
+        differ = [str(path) for path, text in files.items() if _differences({path: text})]
+        sys.stdout.write(json.dumps({"differ": differ, "diff": "".join(lines)}) + "\n")
+    else:
+        sys.stdout.writelines(lines)
     return 1 if lines else 0
 
 
@@ -173,7 +184,11 @@ def _check(given: argparse.Namespace) -> int:
         if loaded := LoadedRules(given.prometheus).problems(slos):
             loaded.append("to repair rules: generate them, copy them to the files of Prometheus, and let it reload")
         problems += loaded
-    else:
+    if given.json:
+        told = {"slos": len(slos), "files": [*map(str, files)], "problems": problems}
+        sys.stdout.write(json.dumps(told | {"prometheus_checked": bool(given.prometheus)}) + "\n")
+        return 1 if problems else 0
+    if not given.prometheus:
         sys.stdout.write("not checked: a running Prometheus (--prometheus URL)\n")
     sys.stdout.writelines(f"{problem}\n" for problem in problems)
     sys.stdout.write(f"{len(slos)} SLOs, {len(files)} files: {'nothing differs' if not problems else 'see above'}\n")

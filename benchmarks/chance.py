@@ -14,7 +14,7 @@ import typer
 from benchmarks.chance_time import coverage, gates, mixes
 from benchmarks.report import JsonPath, Quick, publish
 from collector.measure.chance import Floats, Ratios, Sample
-from collector.measure.check import against_latency
+from collector.measure.evidence import against_latency
 from collector.measure.sides import Rows, alike_samples, alike_tokens
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from collector.measure.chance import Floats, Ratios
-from collector.measure.check import Share, against_objective
-from collector.measure.sides import Rows, alike_samples
+from collector.measure.evidence import Share, against_latency, against_objective
+from collector.measure.sides import Rows, alike_samples, where
 from collector.measure.wandering import BLOCKS
 
 NOISE: Final = {"steady": 0, "30 s": 30, "2 min": 120, "10 min": 600}
@@ -36,11 +36,19 @@ def noise(random: np.random.Generator, tau_s: float, seconds: int) -> Floats:
     return values
 
 
-def side(random: np.random.Generator, n: int, tau_s: float) -> Rows:
-    """Requests of an hour whose latencies wander."""
-    ends = np.sort(random.random(n)) * _HOUR_S
-    wander = noise(random, tau_s, _HOUR_S)[(ends // _CELL_S).astype(int)]
-    return _rows(ends, np.exp(random.normal(0, 0.5, n) + _SIGMA * wander))
+def side(
+    random: np.random.Generator,
+    n: int,
+    tau_s: float,
+    *,
+    sigma: float = 0.5,
+    slower: float = 1.0,
+    seconds: int = _HOUR_S,
+) -> Rows:
+    """Requests of a time whose latencies wander."""
+    ends = np.sort(random.random(n)) * seconds
+    wander = noise(random, tau_s, seconds)[(ends // _CELL_S).astype(int)]
+    return _rows(ends, slower * np.exp(random.normal(0, sigma, n) + _SIGMA * wander))
 
 
 def sessions(random: np.random.Generator, n: int) -> Rows:
@@ -160,4 +168,36 @@ def gates(random: np.random.Generator, runs: int) -> dict[str, float]:
         times = [seconds for one, seconds in found if one == "worse"]
         numbers[f"{kind}, 10 % bad: worse"] = len(times) / len(found)
         numbers[f"{kind}, 10 % bad: seconds until worse, median"] = float(np.median(times)) if times else float("nan")
+    return numbers
+
+
+def latency_gate(random: np.random.Generator, tau_s: float, slower: float, rate: float = 1.0) -> tuple[str, float]:
+    """The verdict of a gate on P99 (one number of five) of two sides, asked at most each minute for two hours, and how
+    many requests of each side it had seen. `rate`: requests of each side per second.
+    """
+    a, b = (side(random, int(rate * 7200), tau_s, sigma=1.0, slower=by, seconds=7200) for by in (1.0, slower))
+    minute = 1
+    while minute <= 120:
+        until = [where(one, one["end"] < minute * 60) for one in (a, b)]
+        pair = alike_samples(until[0], until[1], "ttft")
+        found = pair and against_latency("P99 TTFT", pair, 0.99, 0.1, 5, young=minute < 40)
+        if found and found.verdict != "not decided":
+            return found.verdict, float(len(until[1]["end"]))
+        minute = max(minute + 1, int(minute * 1.1))
+    return "not decided", float("nan")
+
+
+def latency_gates(random: np.random.Generator, runs: int) -> dict[str, float]:
+    """How often a gate on P99 calls an identical side worse, and one that is 1.2 × slower good (10 % are relevant), and
+    how many requests it needs for × 1.5, which a test of P99 with a fixed size finds half of the time with 330.
+    """
+    numbers = {}
+    for name, tau_s in NOISE.items():
+        for slower, wrong in ((1.0, "worse"), (1.2, "good")):
+            found = [latency_gate(random, tau_s, slower) for _ in range(runs)]
+            numbers[f"{name}, P99 × {slower:g}: {wrong}"] = sum(one == wrong for one, _ in found) / runs
+        found = [latency_gate(random, tau_s, 1.5) for _ in range(max(runs // 2, 5))]
+        requests = [n if one == "worse" else np.inf for one, n in found]
+        numbers[f"{name}, P99 × 1.5: worse"] = float(np.isfinite(requests).mean())
+        numbers[f"{name}, P99 × 1.5: requests of each side until worse, median"] = float(np.median(requests))
     return numbers

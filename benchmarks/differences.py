@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 
+from benchmarks.differences_time import blamed
 from benchmarks.report import JsonPath, Quick, publish
 from collector.measure.arrivals import UNKNOWN
 from collector.measure.candidates import NO_CLASS, Candidate, Met, candidates, told
@@ -239,9 +240,13 @@ def main(
     quick: Quick = False,
     json: JsonPath = None,
     seeds: Annotated[int, typer.Option(help="Draws of each kind.", min=2)] = 200,
+    time_: Annotated[bool, typer.Option("--time", help="Traffic that depends on time: a result of its own.")] = False,
 ) -> None:
     """Draw, ask and count. 200 seeds take 2 minutes of one core; --quick is 10."""
     seeds = 10 if quick else seeds
+    if time_:
+        publish("differences_time", {"seeds": seeds, **blamed(seeds)}, packages=("numpy",), quick=quick, path=json)
+        return
     counted: dict[str, Counter[str]] = {}
     begun = time.process_time()
     for seed in range(seeds):

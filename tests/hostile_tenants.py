@@ -34,6 +34,8 @@ slos:
   - {name: good, objective: "0.99", window: 7d, select: {tenant: [bolt]}, thresholds: {e2e: 10s}}
 """
 TICK_S = 1.0
+PATIENCE_S = 300
+"""How long an answer may take, on a busy machine too."""
 CLOSE_S = 20
 """Two collectors give a request up, and Prometheus sees it, at moments that differ by so much at most."""
 QUERIES = (
@@ -75,6 +77,7 @@ class Side:
         slos.write_text(SLOS)
         self.cluster, keys = cluster, folder / cluster / "keys.json"
         flags = ["--slos", str(slos), "--lost-after-s", str(lost_after_s), "--metrics-without-key", "true"]
+        flags += ["--query-timeout-s", str(PATIENCE_S)]
         self.collector = Collector(folder / cluster, *flags)
         self.senders = {tenant: add_key(keys, "ingest", tenant) for tenant in (GOOD, "acme", "mallory")}
         self.good, self.admin = add_key(keys, "read", GOOD), add_key(keys, "admin")
@@ -86,7 +89,8 @@ class Side:
         return {self.collector.http.post(urls[s], content=body, headers=headers).status_code for s, body in bodies}
 
     def ask(self, path, headers):
-        answer = self.collector.http.get(f"{self.collector.urls['api']}/api/v1/{path}", headers=headers)
+        url = f"{self.collector.urls['api']}/api/v1/{path}"
+        answer = self.collector.http.get(url, headers=headers, timeout=2 * PATIENCE_S)
         assert answer.status_code == 200, (path, answer.text)
         return answer.json()
 

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from collector.store.store import Store
@@ -29,43 +30,57 @@ from tests.hostile_traffic import SECOND, GoodTenant, together
 from tests.support.collector import ROOT, Collector
 from tests.support.otlp import MS, Request
 from tests.support.stores import write_version_2
+from tests.weather_of_others import backlog, names, slow
 from tokentrail import semconv
 
 HOUR_S = 3600
+BEGINS = re.compile(r"migration \S+ of the store .* begins")
 TABLES = ("requests", "tokens", "steps", "phases", "kv_events", "cold_starts", "open_requests", "spans")
 
 
 def migration(folder):
-    """kill -9 again and again while a collector migrates an old store: its rows are there afterwards, and new ones."""
+    """kill -9 again and again within migrations of an old store: its rows are there afterwards, and new ones."""
     chance = random.Random(55)
     made = folder / "made"
     store = Store.open(f"chdb://{made}")
     write_version_2(store)
     store.close()
-    lengths = []
-    for round_ in range(6):
-        collector = Collector(folder / f"data{round_}", command=True)
+    found = []
+    for most in (0, 2, 6, 12):  # migrations between two kills
+        collector = Collector(folder / f"data{most}", command=True)
         shutil.copytree(made, collector.data_dir / "store", symlinks=True)
-        kills = round_ * 2
-        for _ in range(kills):
-            collector.start(ready=False)
-            time.sleep(chance.uniform(0.0, 1.5))
-            collector.process.send_signal(signal.SIGKILL)
-            collector.process.wait()
+        kills = 0
+        while most and _killed_within_migrations(collector, chance.randint(1, most), chance.uniform(0.0, 0.05)):
+            kills += 1
         collector.start()
         assert collector.post(body(10**9, 3)).status_code == 200
         collector.wait_until_stored()
         assert collector.stop() == 0
         store = Store.open(f"chdb://{collector.data_dir / 'store'}")
         rows = {table: store.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in TABLES}
-        sql = "SELECT name, create_table_query FROM system.tables WHERE database = currentDatabase() ORDER BY name"
-        lengths.append((kills, rows, store.query(sql).result_rows))
+        sql = "SELECT name FROM system.tables WHERE database = currentDatabase() ORDER BY name"
+        found.append((kills, rows, store.query(sql).result_rows))
         store.close()
-    for kills, rows, tables in lengths:
-        assert rows == lengths[0][1], f"after {kills} kills: {rows}, without: {lengths[0][1]}"
-        names = [[name for name, _ in some] for some in (tables, lengths[0][2])]
-        assert names[0] == names[1], f"after {kills} kills: {set(names[0]) ^ set(names[1])}"
-    return lengths[0][1]
+    for kills, *told in found:
+        assert told == [*found[0][1:]], f"after {kills} kills: {told}, without: {found[0][1:]}"
+    return {"kills": [kills for kills, *_ in found], "rows": found[0][1]}
+
+
+def _killed_within_migrations(collector, number, after_s):
+    """Start a collector and kill it so long after its `number`th migration has begun; False where it has no more."""
+    log = collector.data_dir.with_name(collector.data_dir.name + ".log")
+    before = len(BEGINS.findall(log.read_text())) if log.exists() else 0
+    collector.start(ready=False)
+    try:
+        while (begun := len(BEGINS.findall(log.read_text()))) < before + number:
+            if collector.get("/readyz").status_code == 200:
+                return begun > before
+            time.sleep(0.002)
+        time.sleep(after_s)
+        return True
+    finally:
+        collector.process.send_signal(signal.SIGKILL)
+        collector.process.wait()
 
 
 def clock(folder):
@@ -121,9 +136,14 @@ def labels(folder):
         assert answer.status_code == 200, (path, answer.text)
         took[path] = (round(time.monotonic() - began, 1), len(answer.content))
     page = len(collector.get("/metrics").content)
+    collector.wait_until(lambda: (collector.get("/api/v1/requests?limit=1").json()["total"]) == n)
     assert page < 5 * 2**20, page
     assert max(size for _, size in took.values()) < 4 * 2**20, took
     collector.stop()
+    store = Store.open(f"chdb://{collector.data_dir / 'store'}")
+    stored = store.query("SELECT count(), sum(length(labels)) FROM requests").result_rows[0]
+    store.close()
+    assert stored == (n, 16 * n), stored
     return {"requests": sent, "bytes of /metrics": page, "seconds and bytes": took}
 
 
@@ -211,17 +231,19 @@ def ports(folder):
     return {"exit status with a named port": named.returncode}
 
 
-KINDS = {one.__name__: one for one in (migration, clock, labels, upkeep, ports)}
+KINDS = {one.__name__: one for one in (migration, clock, labels, upkeep, ports, slow, backlog, names)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", default=[*KINDS], help=", ".join(KINDS))
-    failed = False
-    for name in parser.parse_args().kinds:
+    parser.add_argument("--backlog-mb", type=float, default=3000)
+    given, failed = parser.parse_args(), False
+    of_backlog = {"backlog": partial(backlog, megabytes=given.backlog_mb)}
+    for name in given.kinds:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                print(name, json.dumps(KINDS[name](Path(folder))), flush=True)
+                print(name, json.dumps((KINDS | of_backlog)[name](Path(folder))), flush=True)
             except AssertionError as error:
                 failed = True
                 print(name, "FAILED:", str(error)[-3000:], flush=True)

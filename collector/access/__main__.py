@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import json
 import os
 import shlex
 import sys
@@ -66,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     whom.add_argument("--all-tenants", action="store_true", help="create: the key writes or reads all tenants")
     parser.add_argument("--name", default="", help="create: a note for the list")
     parser.add_argument("--expires", help="create: 90d, 12h, or 2027-01-31T00:00:00+00:00; never if not given")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--data-dir", help="the collector's data folder (TOKENTRAIL_DATA_DIR, .data)")
     return parser
 
@@ -75,7 +77,7 @@ def _of_another_action(given: argparse.Namespace) -> str:
     if given.id and given.action != "revoke":
         return f"only revoke takes an id, and not {given.action}; --name notes whose key it is"
     if given.action != "create" and any((given.role, given.tenant, given.all_tenants, given.name, given.expires)):
-        return f"{given.action} takes no option but --data-dir; the others are those of create"
+        return f"{given.action} takes no option but --data-dir and --json; the others are those of create"
     return ""
 
 
@@ -104,7 +106,7 @@ def _create(given: argparse.Namespace, settings: Settings) -> None:
         keys.append(key)
     _audit(settings, "created", key)
     try:
-        sys.stdout.write(f"{secret}\n")
+        sys.stdout.write(f"{json.dumps(_described(key) | {'key': secret}) if given.json else secret}\n")
         sys.stdout.flush()
     except OSError as error:
         msg = f"the key {key.id} is stored and cannot be shown ({error.strerror}): revoke it, and make another"
@@ -114,11 +116,14 @@ def _create(given: argparse.Namespace, settings: Settings) -> None:
     sys.stderr.write(f"key {key.id}: role {key.role}, {whom}. {kept}\n")
 
 
-def _list(_given: argparse.Namespace, settings: Settings) -> None:
+def _list(given: argparse.Namespace, settings: Settings) -> None:
     rows = [("id", "role", "tenant", "state", "created", "expires", "name")]
     keys = read_keys(settings.keys_file)
     if not keys:
         sys.stderr.write(f"there are no keys in {settings.keys_file.absolute()}; is this the collector's --data-dir?\n")
+    if given.json:
+        sys.stdout.write(json.dumps([_described(key) for key in keys]) + "\n")
+        return
     for key in keys:
         expires = key.expires.isoformat(timespec="seconds") if key.expires else "never"
         created = key.created.isoformat(timespec="seconds")
@@ -142,7 +147,15 @@ def _revoke(given: argparse.Namespace, settings: Settings) -> None:
             keys[at] = keys[at].model_copy(update={"revoked": utc_now()})
         key = keys[at]
     _audit(settings, "revoked", key)
+    if given.json:
+        sys.stdout.write(json.dumps(_described(key)) + "\n")
     sys.stderr.write(f"key {key.id} is revoked; a running collector knows it after a second\n")
+
+
+def _described(key: Key) -> dict[str, str | None]:
+    """A key without its hash, as JSON has it. A `tenant` that is null: all tenants."""
+    fields = key.model_dump(mode="json", exclude={"sha256"})
+    return {**fields, "tenant": key.tenant or None, "state": key.state(utc_now())}
 
 
 def _expiry(text: str | None, now: datetime) -> datetime | None:

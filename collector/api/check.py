@@ -12,7 +12,8 @@ from pydantic import Field
 
 from collector.api.context import Context
 from collector.api.parameters import Duration, Labels, Name, Names, Time, WindowQuery, did_you_mean, find_slo
-from collector.measure.check import Check, Verdict, check, read
+from collector.measure.check import Check, check, read
+from collector.measure.evidence import Verdict
 from collector.measure.reader import Reader
 from collector.measure.sides import common_time
 from collector.measure.strata import NO_STRATA, read_strata

@@ -84,7 +84,7 @@ def _with_good_ones_of_before(
     bad, compared = query.selection(reader, longer)
     since = Fragment("end >= fromUnixTimestamp64Nano({fault_ns:Int64})", {"fault_ns": window.start_ns})
     good = all_of(compared, negated(bad))
-    beside = differences(reader, longer, all_of(bad, since), any_of(all_of(bad, since), good))
+    beside = differences(reader, longer, all_of(bad, since), any_of(all_of(bad, since), good), by_time=False)
     if beside.others <= answer.others:
         return answer
     since_text = clock_text(start_ns, window.end_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -14,10 +15,11 @@ from tokentrail.shared import private_files
 
 def main(arguments: list[str]) -> int:
     """Print the rows of each table; the exit status is 1 when nothing was restored, 130 after Ctrl-C or SIGTERM."""
-    if len(arguments) != len(("FILE", "DATA_DIR")):
-        sys.stderr.write("usage: python -m collector.backup FILE DATA_DIR\n")
+    as_json = "--json" in arguments[2:]
+    if len(arguments) != len(("FILE", "DATA_DIR")) + as_json:
+        sys.stderr.write("usage: python -m collector.backup FILE DATA_DIR [--json]\n")
         return 2
-    archive, data_dir = (Path(argument) for argument in arguments)
+    archive, data_dir = (Path(argument) for argument in arguments[:2])
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
@@ -29,6 +31,10 @@ def main(arguments: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    if as_json:
+        rows = {name: table.rows for name, table in manifest.tables.items()}
+        sys.stdout.write(json.dumps({"data_dir": str(data_dir), "until": str(manifest.until), "rows": rows}) + "\n")
+        return 0
     for name, table in manifest.tables.items():
         sys.stdout.write(f"{name}: {table.rows} rows\n")
     sys.stdout.write(f"all that was acknowledged before {manifest.until} is in {data_dir}\n")

@@ -8,13 +8,13 @@ It knows no store. A number is counted by its class, of how many edges it is not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from collector.measure.arrivals import UNKNOWN
-from collector.measure.chance import Bools, Floats
+from collector.measure.chance import Bools, Floats, Ints
 from collector.measure.telling import Difference, Sides, Table, Trait, chosen, is_significant, rank
 from tokentrail.shared.formatting import count as digits
 from tokentrail.shared.formatting import duration, percent
@@ -52,6 +52,8 @@ class Met:
     others: Floats
     selected_squares: Floats
     others_squares: Floats
+    block: Ints | None = field(default=None, kw_only=True)
+    """The block of time of each group; None: not asked."""
 
     def table(self, together: float) -> Table:
         """The groups as so many requests as stand for themselves: sampled ones that stand for others are fewer.
@@ -60,7 +62,7 @@ class Met:
         """
         sides = ((self.selected, self.selected_squares), (self.others, self.others_squares))
         selected, others = (n * min(n.sum() / max(squares.sum(), 1e-9), 1.0) / together for n, squares in sides)
-        return Table(self.met, selected, others)
+        return Table(self.met, selected, others, self.block)
 
 
 def told(

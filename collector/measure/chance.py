@@ -1,4 +1,4 @@
-"""How far chance alone may have moved a number: intervals of percentiles and shares, and evidence over time.
+"""How far chance alone may have moved a number: intervals of percentiles and shares.
 
 Requests of one minute are not independent: a burst makes many of them slow together, and load wanders for minutes. So
 the error of a share is measured over blocks of time too (`wandering`), and over the sessions or tenants whose requests
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, inf, lgamma, log, log1p, sqrt
+from math import exp, inf, log, sqrt
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from collector.measure.wandering import BLOCKS, Wandering, wandering
+from collector.measure.wandering import BLOCKS, STEADY, Wandering, wandering
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -180,11 +180,16 @@ class ShareErrors:
     """
 
     def __init__(
-        self, sides: Sequence[Sample], inside: Sequence[Bools], expected: Floats, around: Floats | None = None
+        self,
+        sides: Sequence[Sample],
+        inside: Sequence[Bools],
+        expected: Floats,
+        around: Floats | None = None,
+        steady: float = STEADY,
     ) -> None:
         """`inside` has shape (shares, numbers) on each side. Where the values tell no error (all are inside, or they
         are too few for the features), it is that of as many independent requests of the `expected` share. Shares wander
-        `around` these, without them the expected ones.
+        `around` these, without them the expected ones, and are `steady` with such a probability.
         """
         moved = [side.moved(which) for side, which in zip(sides, inside, strict=True)]
         self._alone = []
@@ -197,10 +202,10 @@ class ShareErrors:
         )
         if min(side.blocks.max() for side in sides[1:]) < BLOCKS:
             apart = moved[1][1] - moved[0][1]
-            self._wander = [_together(apart, self._alone[0] + self._alone[1], sqrt(2) * shares, max(times))]
+            self._wander = [_together(apart, self._alone[0] + self._alone[1], sqrt(2) * shares, max(times), steady)]
         else:
             self._wander = [
-                _together(by_block, alone, shares, seconds)
+                _together(by_block, alone, shares, seconds, steady)
                 for (_, by_block), alone, seconds in zip(moved, self._alone, times, strict=True)
             ]
         self.slow = np.logical_or.reduce([one.slow for one in self._wander])
@@ -217,10 +222,10 @@ class ShareErrors:
         return self._at[z]
 
 
-def _together(moved: Floats, alone: Floats, shares: Floats, seconds: float) -> Wandering:
+def _together(moved: Floats, alone: Floats, shares: Floats, seconds: float, steady: float) -> Wandering:
     """How shares of the same requests wander: the one nearest to a half tells most, and the others believe it."""
     first = int(np.argmax(shares))
-    told = wandering(moved[[first]], alone[[first]], shares[[first]], seconds)
+    told = wandering(moved[[first]], alone[[first]], shares[[first]], seconds, steady=steady)
     if len(shares) == 1:
         return told
     others = wandering(moved, alone, shares, seconds, prior=told.prior)
@@ -254,30 +259,3 @@ def difference(a: Interval, b: Interval) -> Interval:
     down = _added(b.estimate - b.low, a.high - a.estimate)
     up = _added(b.high - b.estimate, a.estimate - a.low)
     return Interval(estimate, max(-1.0, estimate - down), min(1.0, estimate + up))
-
-
-def evidence(hits: float, n: float, p: float) -> float:
-    """The logarithm of the evidence that `hits` of `n` come from another share than `p`.
-
-    The likelihood under shares around p (the mean of beta distributions that `_PRIORS` earlier requests would leave),
-    divided by that under p. While p is true, the evidence at some time reaches log(1/α) with a probability of α at
-    most, however often it is looked at (Ville's inequality; Howard et al.: Time-uniform, nonparametric, nonasymptotic
-    confidence sequences, Annals of Statistics 49, 2021, for mixtures). 0 without requests.
-    """
-    misses = n - hits
-    mixed = [
-        _log_beta(prior * p + hits, prior * (1 - p) + misses) - _log_beta(prior * p, prior * (1 - p))
-        for prior in _PRIORS
-    ]
-    most = max(mixed)
-    mean = most + log(sum(exp(one - most) for one in mixed) / len(mixed))
-    return mean - (hits * log(p) + misses * log1p(-p))
-
-
-_PRIORS: Final = (4.0, 60.0, 600.0)
-"""Strong evidence comes earliest for deviations of about sqrt(p(1 - p)/prior): a share of a half that is 25, 6 or 2
-points off."""
-
-
-def _log_beta(a: float, b: float) -> float:
-    return lgamma(a) + lgamma(b) - lgamma(a + b)

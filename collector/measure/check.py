@@ -1,32 +1,36 @@
-"""A gate for releases: is it good, is it worse, or is that not decided yet? It may be asked as often as one likes.
-
-Each question is about a share of requests: those that are bad, or those that are slower than a common percentile. The
-evidence against a share is a likelihood ratio that grows to 1/α with a probability of α at most while the share is
-true (`chance.evidence`), so a gate that is asked every minute errs as rarely as one that is asked once.
-"""
+"""A gate for releases: is it good, is it worse, or is that not decided yet? It may be asked as often as one likes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import exp, log, sqrt
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from pydantic import Field
 
 from collector.answer import Answer
 from collector.measure.answers import WindowOut
-from collector.measure.chance import Bools, Floats, Sample, ShareErrors, evidence
+from collector.measure.chance import Floats
 from collector.measure.compare import listed, told_strata
 from collector.measure.evaluation import Counted, count
+from collector.measure.evidence import (
+    ALPHA,
+    Judged,
+    Share,
+    Verdict,
+    against_latency,
+    against_objective,
+    against_share,
+    larger,
+)
 from collector.measure.population import read_ended
 from collector.measure.reader import Reader
 from collector.measure.sides import LATENCIES, Rows, alike_samples, read_rows
 from collector.measure.slices import slices
 from collector.measure.strata import NO_STRATA, Strata
 from collector.measure.times import SECOND_NS
-from collector.measure.wandering import BLOCKS, wandering
+from collector.measure.wandering import BLOCKS
 from collector.measure.window import Window
 from collector.slo.cells import Cells
 from collector.slo.counts import Counts
@@ -34,39 +38,7 @@ from collector.slo.model import Slo
 from tokentrail.shared.formatting import THRESHOLDS, duration, percent, significant
 from tokentrail.shared.formatting import count as digits
 
-ALPHA: Final = 0.05
-"""The probability that something that is as good as asked for is ever called worse, or something worse good."""
-_Z: Final = 2.5
-"""Errors are those at which so many leave out what a normal variable leaves out: evidence is about rare chances."""
-_BODY: Final = (0.9, 0.5)
-"""Percentiles that tell early that all values of a side moved."""
-_MOST_EVIDENCE: Final = 700.0
-"""The logarithm of the largest number that JSON readers take."""
-
-Verdict = Literal["good", "worse", "not decided"]
 VALUES: Final[Mapping[Verdict, int]] = {"good": 1, "not decided": 0, "worse": -1}
-
-
-class Judged(Answer):
-    """One number that the gate looks at."""
-
-    name: str
-    verdict: Verdict
-    a: float | None = Field(description="Of the other side, or what the objective allows")
-    b: float | None = Field(description="Of the requests that are checked")
-    evidence_of_worse: float = Field(description="How many times likelier the requests are if it is not as good as A")
-    evidence_of_good: float = Field(description="How many times likelier if it is not worse by the relevant difference")
-
-    @classmethod
-    def of(cls, name: str, a: float | None, b: float | None, worse: float, good: float, *, numbers: int) -> Judged:
-        """The verdict by logarithms of evidence. Worse must be shown against all numbers, good for each of them."""
-        verdict: Verdict = "not decided"
-        if good >= log(1 / ALPHA):
-            verdict = "good"
-        elif worse >= log(numbers / ALPHA):
-            verdict = "worse"
-        worse, good = (exp(min(one, _MOST_EVIDENCE)) for one in (worse, good))
-        return cls(name=name, verdict=verdict, a=a, b=b, evidence_of_worse=worse, evidence_of_good=good)
 
 
 class Check(Answer):
@@ -85,42 +57,6 @@ class Check(Answer):
     slow: bool = Field(description="The traffic wanders too slowly for this time to tell how far")
     warnings: list[str]
     numbers: list[Judged]
-
-
-@dataclass(frozen=True)
-class Share:
-    """A share of requests."""
-
-    hits: float
-    n: float
-    moved: Floats | None = None
-    """By how much each block of time moves it; None: the requests are independent."""
-    seconds: float = 0.0
-    """The length of the blocks together."""
-    judged: Floats | None = None
-    """The requests in each block."""
-    more: float = 0.0
-    """Variance that comes from sampling."""
-
-    @property
-    def share(self) -> float | None:
-        """The share; None without requests."""
-        return self.hits / self.n if self.n else None
-
-    def if_true(self, limit: float) -> tuple[Share, bool]:
-        """As that of so many independent requests as tell as much, if the share is this limit; and whether it wanders
-        too slowly to know that.
-        """
-        if self.moved is None or not self.n:
-            return self, False
-        seen = min(sqrt((self.hits + 1) / (self.n + 2) * limit), limit)
-        alone, expected = (p * (1 - p) / self.n + self.more for p in (seen, limit))
-        found = wandering(
-            self.moved[None], np.array([alone]), np.array([seen]), self.seconds,
-            if_true=(np.array([expected]), np.array([limit])),
-        )  # fmt: skip
-        n = min(self.n, limit * (1 - limit) / float(found.error(_Z)[0]) ** 2)
-        return Share(self.hits / self.n * n, n), bool(found.slow[0])
 
 
 def bad_share(reader: Reader, counted: Counted, slo: Slo) -> Share:
@@ -145,109 +81,6 @@ def _by_block(reader: Reader, slo: Slo, window: Window) -> tuple[Floats, Floats]
     for band, of_band in blocks.items():
         counts[:, band - 1] = of_band["bad"], of_band["judged"]
     return counts[0], counts[1]
-
-
-def against_objective(checked: Share, budget: float, relevant: float, *, young: bool = False) -> Judged:
-    """The bad share against the budget, and against a budget that is larger by the relevant share.
-
-    `young`: it was not seen for long enough to be good.
-    """
-    worse = 0.0
-    if (checked.share or 0.0) > budget:
-        told, _ = checked.if_true(budget)
-        worse = evidence(told.hits, told.n, budget)
-    good = 0.0 if young else _keeps(checked, budget, relevant)
-    return Judged.of("bad share", budget, checked.share, worse, good, numbers=1)
-
-
-def _keeps(checked: Share, budget: float, relevant: float) -> float:
-    """The evidence that the bad share is below a budget that is larger by the relevant share."""
-    larger = min(budget * (1 + relevant), 1 - 1e-9)
-    if not checked.n or (checked.share or 0.0) >= larger:
-        return 0.0
-    told, _ = checked.if_true(larger)
-    return evidence(told.hits, told.n, larger)
-
-
-def against_share(
-    pair: tuple[Sample, Sample] | None, b: Share, budget: float, relevant: float, of: int, *, young: bool = False
-) -> Judged:
-    """The bad share of two sides, like for like. It is good, too, where nothing says that B is worse and B keeps the
-    objective: `b` is its bad share as it is.
-    """
-    worse = good = 0.0
-    shares: list[float | None] = [None, b.share]
-    if pair:
-        told_a, told_b = _as_independent(pair, [side.values > 0 for side in pair])
-        shares = [told_a.share, told_b.share]
-        hits = told_a.hits + told_b.hits
-        if (told_b.share or 0.0) > (told_a.share or 0.0):
-            worse = evidence(told_b.hits, hits, told_b.n / (told_a.n + told_b.n))
-        if (told_b.share or 0.0) < (told_a.share or 0.0) * (1 + relevant):
-            larger = told_b.n * (1 + relevant)
-            good = evidence(told_b.hits, hits, larger / (told_a.n + larger))
-    if pair and worse < log(of / ALPHA):
-        good = max(good, _keeps(b, budget, relevant))
-    return Judged.of("bad share", shares[0], shares[1], worse, 0.0 if young else good, numbers=of)
-
-
-def against_latency(
-    name: str, pair: tuple[Sample, Sample], level: float, relevant: float, of: int, *, young: bool = False
-) -> Judged:
-    """A percentile of two sides: how many requests of each are above a percentile of both.
-
-    While the percentiles are equal, the requests above it are B's as often as requests are B's. For a relevant
-    difference, the same is asked of B's latencies divided by 1 + relevant. Where the percentile of B is larger, lower
-    percentiles tell with it whether all values moved: the evidence is the mean of all.
-    """
-    a, b = pair
-    levels = [level, *(lower for lower in _BODY if lower < level)]
-    worse = _mean([_above(a, b, each, worse=True) for each in levels]) if b.quantile(level) > a.quantile(level) else 0.0
-    good = 0.0 if young else _above(a, replace(b, values=b.values / (1 + relevant)), level, worse=False)
-    return Judged.of(name, a.quantile(level) / 1e9, b.quantile(level) / 1e9, worse, good, numbers=of)
-
-
-def _mean(logs: Sequence[float]) -> float:
-    """The logarithm of the mean of evidence: while nothing differs, it grows as rarely as each."""
-    largest = max(logs)
-    return largest + log(sum(exp(one - largest) for one in logs) / len(logs))
-
-
-def _above(a: Sample, b: Sample, level: float, *, worse: bool) -> float:
-    """The evidence that a percentile of B is larger than that of A (`worse`), or smaller."""
-    weights = [side.weights / side.weights.sum() for side in (a, b)]
-    values, pooled = np.concatenate([a.values, b.values]), np.concatenate(weights)
-    order = np.argsort(values)
-    limit = values[order][np.searchsorted(pooled[order].cumsum(), 2 * level)]
-    above = [side.values > limit if limit < values[order[-1]] else side.values >= limit for side in (a, b)]
-    shares = [float(weight[which].sum()) for weight, which in zip(weights, above, strict=True)]
-    if (shares[1] > shares[0]) != worse or not 0 < sum(shares) < 2:
-        return 0.0
-    middle = values[order][np.searchsorted(pooled[order].cumsum(), 1.0)]
-    told_a, told_b = _as_independent((a, b), above, [side.values > middle for side in (a, b)])
-    return evidence(told_b.hits, told_a.hits + told_b.hits, told_b.n / (told_a.n + told_b.n))
-
-
-def _as_independent(
-    pair: tuple[Sample, Sample], inside: Sequence[Bools], body: Sequence[Bools] | None = None
-) -> list[Share]:
-    """The weighted shares on two sides, of so many independent requests as tell as much.
-
-    `body`: the upper half of the values, which tells most of how they wander.
-    """
-    shares = [float(side.weights[in_].sum() / side.weights.sum()) for side, in_ in zip(pair, inside, strict=True)]
-    expected = min(max(sum(shares) / 2, 1e-9), 1 - 1e-9)
-    rows = [np.stack(some) for some in (zip(inside, body, strict=True) if body else ((one,) for one in inside))]
-    seen = max(
-        min(shares), 1 / pair[0].n
-    )  # while both sides are as good as the better one, they wander around its share
-    around = np.array([sqrt(seen * expected), 0.5][: len(rows[0])])
-    errors = ShareErrors(pair, rows, np.array([expected, 0.5][: len(rows[0])]), around).at(_Z)
-    told = []
-    for side, share, error in zip(pair, shares, errors, strict=True):
-        n = min(expected * (1 - expected) / float(error[0]) ** 2, float(side.n))
-        told.append(Share(share * n, n))
-    return told
 
 
 def overall(numbers: Sequence[Judged]) -> Verdict:
@@ -305,7 +138,7 @@ def check(
             for name, pair in known.items()
         ]
     verdict = overall(numbers)
-    slow = checked.bad.if_true(min(budget * (1 + relevant), 1 - 1e-9))[1]
+    slow = checked.bad.wanders_slowly(larger(budget, relevant))
     reason = _reason(verdict, numbers, checked, against, relevant)
     if verdict == "not decided" and young and checked.bad.n:
         reason += f"; good needs {duration(least_ns / SECOND_NS)} of traffic, of which {duration(seen_s)} are seen"

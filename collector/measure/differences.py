@@ -57,6 +57,8 @@ _SIZES: Final = {
 }
 """SQL of numbers. Their values are the requests above or below a quantile."""
 _MOST_LABELS: Final = 16
+_BLOCKS: Final = 60
+"""Blocks of time, by which one sees what was merely common in a bad moment."""
 _MOST_VALUES: Final = 200
 
 
@@ -76,11 +78,12 @@ class Differences(Answer):
 
 
 def differences(
-    reader: Reader, window: Window, selected: Fragment, compared: Fragment, *, whole: bool = True
+    reader: Reader, window: Window, selected: Fragment, compared: Fragment, *, whole: bool = True, by_time: bool = True
 ) -> Differences:
     """What is different about the `selected` ones of the requests of a window that are `compared`.
 
-    Not `whole`: without what costs more, which is what the requests met when they came and what took their time.
+    Not `whole`: without what costs more, which is what the requests met when they came and what took their time. Not
+    `by_time`: the others are of another time.
     """
     window = replace(window, filter=all_of(window.filter, compared))
     fragments = {"filter": window.filter, "visible": reader.tenant_filter, "own": own_processes(reader)}
@@ -99,7 +102,7 @@ def differences(
 
     def met(best: Sequence[Candidate]) -> Met:
         conditions = [_where(one, f"value_{i}", columns) for i, one in enumerate(best)]
-        return _met(reader, window, arrivals.rows, selected, conditions)
+        return _met(reader, window, arrivals.rows, selected, conditions, by_time=by_time)
 
     differing, everything, tried = told(rows, sizes, met, together)
     return Differences(
@@ -122,18 +125,36 @@ def _classes(sizes: Mapping[str, Sequence[float]]) -> dict[str, Fragment]:
     return columns
 
 
-def _met(reader: Reader, window: Window, rows_of: Fragment, selected: Fragment, conditions: Sequence[Fragment]) -> Met:
+def _met(
+    reader: Reader,
+    window: Window,
+    rows_of: Fragment,
+    selected: Fragment,
+    conditions: Sequence[Fragment],
+    *,
+    by_time: bool,
+) -> Met:
     bits = " + ".join(f"bitShiftLeft(toUInt32({one.sql}), {i})" for i, one in enumerate(conditions))
     fragments = {
         "filter": window.filter,
         "rows": rows_of,
         "selected": selected,
         "bits": Fragment(bits, merged([*conditions])),
+        "block": _block(window, selected) if by_time else Fragment("0"),
     }
     rows = reader.queries.columns("differences_together", fragments, **window.bounds)
     mask: Ints = np.array(rows["bits"], np.int64)
     met = (mask[:, None] >> np.arange(len(conditions))) & 1 == 1
-    return Met(met, *(np.array(rows[name], float) for name in SIDES))
+    return Met(met, *(np.array(rows[name], float) for name in SIDES), block=np.array(rows["block"], np.int64))
+
+
+def _block(window: Window, selected: Fragment) -> Fragment:
+    """SQL of the block of time of a request: of one alone where the selected requests are those of a time."""
+    if {"select_start_ns", "select_end_ns"} & {*selected.parameters}:
+        return Fragment("0")
+    width = max((window.end_ns - window.start_ns) // _BLOCKS, 1)
+    since = f"toUnixTimestamp64Nano({part('counts_at', {}).sql}) - {window.start_ns}"
+    return Fragment(f"toUInt8(least(greatest(intDiv({since}, {width}), 0), {_BLOCKS - 1}))")
 
 
 def _together(

@@ -87,7 +87,7 @@ def _who(reader: Reader, recent: Window, slo: Slo) -> str | None:
     longer = replace(recent, start_ns=before_ns)
     bad, good = (wanted(reader, longer, slo, verdict)[0] for verdict in ("bad", "good"))
     bad = all_of(bad, Fragment("end >= fromUnixTimestamp64Nano({hit_ns:Int64})", {"hit_ns": recent.start_ns}))
-    differing = differences(reader, longer, bad, any_of(bad, good), whole=False).differences
+    differing = differences(reader, longer, bad, any_of(bad, good), whole=False, by_time=False).differences
     clear = [one for one in differing if one.selected.share >= _LEAST_SHARE and _lift(one) >= _LEAST_LIFT]
     told = [_of_share(one, first=i == 0) for i, one in enumerate(clear[:_MOST_NAMED])]
     return f"{', '.join(told)}." if told else None

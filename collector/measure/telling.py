@@ -12,7 +12,7 @@ import numpy as np
 
 from collector.answer import Answer
 from collector.measure.arrivals import AT_ARRIVAL
-from collector.measure.chance import Bools, Floats
+from collector.measure.chance import Bools, Floats, Ints
 from collector.measure.exact import FEW, tail_z
 from collector.slo.counts import Number, as_number
 
@@ -30,6 +30,10 @@ _MOST_OF_KIND: Final = 3
 ALPHA: Final = 0.05
 """The probability that anything is called a difference where nothing differs."""
 _LEAST_LIFT: Final = 1.2
+_LEAST_OF_TIME: Final = 0.5
+_TIMES_USUAL: Final = 3.0
+_INFORMS: Final = 0.3
+"""Of the variance, so much must be left within blocks of time, or they have none to compare with."""
 _LEAST_SHARE: Final = 0.05
 """A value that fewer of the selected requests have explains little of them."""
 
@@ -104,10 +108,36 @@ class Table:
     """Shape (groups, conditions)."""
     selected: Floats
     others: Floats
+    block: Ints | None = None
+    """The block of time of each group; None: not asked."""
 
     def where(self, inside: Bools) -> Table:
         """These groups alone."""
         return Table(self.met[inside], self.selected[inside], self.others[inside])
+
+    def is_of_its_time(self, column: Bools, tried: int) -> bool:
+        """Tell whether a condition is commoner among the selected requests since it was common when they came.
+
+        At least half of its excess vanishes where requests are compared with those of their block of time, and what
+        is left is chance where so many were tried. Not so what came with the bad time, and is three times as common in
+        it as usual, or had nearly all requests in it, so that there are none to compare with: a burst, a new version.
+        """
+        if self.block is None:
+            return False
+        away, expected, variance = self._counted(column, np.zeros(len(column), np.int64))
+        within, then, left = self._counted(column, self.block)
+        if then - expected < _LEAST_OF_TIME * away or then >= _TIMES_USUAL * expected or left < _INFORMS * variance:
+            return False
+        return not is_significant(within / sqrt(left), tried)
+
+    def _counted(self, column: Bools, strata: Ints) -> tuple[float, float, float]:
+        """How many more of the selected requests meet a condition than expected, how many are, and the variance."""
+        a, m1 = np.bincount(strata, self.selected * column), np.bincount(strata, self.selected)
+        n1 = a + np.bincount(strata, self.others * column)
+        total = np.maximum(m1 + np.bincount(strata, self.others), 1.0)
+        expected = n1 * m1 / total
+        variance = expected * (total - n1) * (total - m1) / total / np.maximum(total - 1, 1.0)
+        return float((a - expected).sum()), float(expected.sum()), float(np.maximum(variance, 0.0).sum())
 
     def conditional(self, column: Bools, known: Sequence[Bools]) -> float:
         """The z value of a condition where the requests that agree in the `known` ones are compared.
@@ -140,9 +170,13 @@ def chosen(table: Table, counts: Mapping[str, Floats], conditions: Sequence[Trai
     for i, j in combinations(range(len(conditions)), 2):
         if conditions[i].dimension != conditions[j].dimension and _more_together(table, i, j, tried):
             columns[i, j] = table.met[:, i] & table.met[:, j]
-    left = {key: column for key, column in columns.items() if _matters(table, column)}
+    kinds = {key: max(conditions[i].kind for i in key) for key in columns}
+    left = {
+        key: column
+        for key, column in columns.items()
+        if _matters(table, column) and not (kinds[key] == 0 and table.is_of_its_time(column, tried))
+    }
     alone = {key: table.conditional(column, []) for key, column in left.items()}
-    kinds = {key: max(conditions[i].kind for i in key) for key in left}
     differences: list[Difference] = []
     known: list[Bools] = []
     for kind in range(len(_KINDS) + 1):

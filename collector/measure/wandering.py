@@ -36,8 +36,6 @@ _LINKED: Final = 0.9
 """The probability that the tail wanders as all values do."""
 _PLAUSIBLE: Final = np.concatenate([[1.0], (_CV <= 1.6) | (_TAU < 300)])
 """A share that is several times its mean for many minutes is a fault, and no noise."""
-_BEFORE: Final = np.concatenate([[STEADY], (1 - STEADY) * _PLAUSIBLE[1:] / _PLAUSIBLE[1:].sum()])
-"""The probabilities of the cases before any request was seen: the first is that traffic does not wander."""
 _SEEN: Final = 10.0
 """Fewer correlation times than this do not tell how far traffic wanders."""
 _TINY: Final = 1e-300
@@ -52,6 +50,8 @@ class Wandering:
     variance: Floats
     slow: Bools
     """Shape (shares,): most of the variance is probably of noise that was seen for fewer than ten correlation times."""
+    before: Floats
+    """The probabilities of the cases before any request was seen."""
 
     def error(self, z: float) -> Floats:
         """The standard errors at which `z` of them leave out what a normal variable leaves out beyond `z`."""
@@ -77,7 +77,7 @@ class Wandering:
         farther[:, 2:] = told[:, :-2]
         farther[:, -1] += told[:, -2:].sum(axis=1)
         linked = np.concatenate([self.probability[0, :1], ((told + farther) / 2).ravel()]) * _PLAUSIBLE
-        prior: Floats = _LINKED * linked / linked.sum() + (1 - _LINKED) * _BEFORE
+        prior: Floats = _LINKED * linked / linked.sum() + (1 - _LINKED) * self.before
         return prior
 
 
@@ -87,6 +87,7 @@ def wandering(
     shares: Floats,
     seconds: float,
     *,
+    steady: float = STEADY,
     prior: Floats | None = None,
     if_true: tuple[Floats, Floats] | None = None,
 ) -> Wandering:
@@ -95,8 +96,10 @@ def wandering(
     `moved` has shape (shares, BLOCKS): the deviations of the blocks, which add up to the error of the share. `alone` is
     the variance by independent requests, `shares` how large the shares are, `seconds` how long the time is. `if_true`:
     the variance by independent requests and the shares of the hypothesis under which the variance is asked for.
-    `prior`: the probabilities of the cases, if other shares tell them.
+    `steady`: the probability, before any request was seen, that traffic does not wander. `prior`: those of all cases,
+    if other shares tell them.
     """
+    before = np.concatenate([[steady], (1 - steady) * _PLAUSIBLE[1:] / _PLAUSIBLE[1:].sum()])
     coefficients = (moved @ _cosines().T) ** 2
     white = np.maximum(alone, _TINY)[:, None] / BLOCKS
     ratio = _TAU / max(seconds, 1e-3)
@@ -107,7 +110,7 @@ def wandering(
     likelihood = -0.5 * (np.log(g).sum(axis=2) + (coefficients[:, None] / g).sum(axis=2) / level) - (
         BLOCKS - 1
     ) / 2 * np.log(level)
-    logs = likelihood + np.log(np.maximum(_BEFORE if prior is None else prior, _TINY))
+    logs = likelihood + np.log(np.maximum(before if prior is None else prior, _TINY))
     probability = np.exp(logs - logs.max(axis=1, keepdims=True))
     probability /= probability.sum(axis=1, keepdims=True)
     level *= np.where(level > white, (BLOCKS - 1) / (BLOCKS - 3), 1.0)  # Student's t with 39 degrees
@@ -117,7 +120,7 @@ def wandering(
     times = np.concatenate([np.ones((len(moved), 1)), 1 + power * mean_of], axis=1)
     is_slow = np.concatenate([[False], ratio * _SEEN >= 1])
     slow = (probability * is_slow * (1 - 1 / times)).sum(axis=1) > 0.5
-    return Wandering(probability, BLOCKS * level * times, slow)
+    return Wandering(probability, BLOCKS * level * times, slow, before)
 
 
 def _power(ratio: Floats, shares: Floats, alone: Floats) -> Floats:

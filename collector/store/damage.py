@@ -132,6 +132,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m collector.store.damage")
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--set-aside", action="store_true")
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     data_dir = of_a_collector(options.data_dir)
     os.umask(private_files.UMASK)
@@ -140,28 +141,40 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         with lock_folder(data_dir):
-            return _check(data_dir, moves=options.set_aside)
+            return _check(data_dir, moves=options.set_aside, as_json=options.json)
     except (StoreError, ClickHouseError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
 
 
-def _check(data_dir: Path, *, moves: bool) -> int:
+def _check(data_dir: Path, *, moves: bool, as_json: bool) -> int:
     store, folder = Store.open(f"chdb://{(data_dir / 'store').resolve()}"), data_dir / "damaged_parts"
+    parts: list[tuple[DamagedPart, Path | None]] = []
     try:
-        parts = find(store, folder)
-        for part in parts:
-            place = f" -> {set_aside(store, part, folder)}" if moves else ""
-            sys.stdout.write(f"{part.table} {part.name}: {part.reason}{place}\n")
+        for part in find(store, folder):
+            parts.append((part, set_aside(store, part, folder) if moves else None))
+            if not as_json:
+                _tell(*parts[-1])
     finally:
         store.close()
-    if not parts:
+    if as_json:
+        told = [
+            {"table": part.table, "part": part.name, "reason": part.reason, "set_aside": moved and str(moved)}
+            for part, moved in parts
+        ]
+        sys.stdout.write(json.dumps({"damaged_parts": told}) + "\n")
+    elif not parts:
         sys.stdout.write("all parts are sound\n")
     elif not moves:
         sys.stdout.write(
             f"{len(parts)} damaged parts. --set-aside moves them out of the store, so that all other rows can be read\n"
         )
     return 1 if parts and not moves else 0
+
+
+def _tell(part: DamagedPart, moved: Path | None) -> None:
+    place = f" -> {moved}" if moved else ""
+    sys.stdout.write(f"{part.table} {part.name}: {part.reason}{place}\n")
 
 
 if __name__ == "__main__":

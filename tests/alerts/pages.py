@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import typer
 import yaml
 
@@ -112,8 +113,8 @@ class Hook:
 
 
 @contextlib.contextmanager
-def monitoring(folder: Path, slos: Path, collector: str, hook: str) -> Iterator[None]:
-    """A Prometheus and an Alertmanager, as they are shipped."""
+def monitoring(folder: Path, slos: Path, collector: str, hook: str) -> Iterator[str]:
+    """A Prometheus, whose address is given, and an Alertmanager, as they are shipped."""
     for name, text in generate(load_slos(slos)).items():
         (folder / name).write_text(text)
     routes = yaml.safe_load((ALERTS / "alertmanager.yml").read_text())
@@ -128,7 +129,7 @@ def monitoring(folder: Path, slos: Path, collector: str, hook: str) -> Iterator[
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     with running_servers(folder, ports[1], ports[0]):
-        yield
+        yield f"http://127.0.0.1:{ports[1]}"
 
 
 def play(rows: Rows, live: Any, well_s: float, fault_s: float, after_s: float) -> None:
@@ -146,6 +147,29 @@ def play(rows: Rows, live: Any, well_s: float, fault_s: float, after_s: float) -
             live.counters.on_segment(segment)
             live.counters.on_explained(segment)
         before = now
+
+
+STEPS = {
+    "more than half were bad": "max by (slo) (slo:tokentrail_bad_requests:ratio5m > 0.5)",
+    "Prometheus fired": 'max by (slo) (ALERTS{alertname="TokentrailSloBurn",alertstate="firing",severity="page"})',
+}
+STATE_AGE = (
+    "max_over_time((timestamp(tokentrail_collector_state_timestamp_seconds) - "
+    "tokentrail_collector_state_timestamp_seconds)[10m:5s])"
+)
+
+
+def steps(prometheus: str, fault_at: float) -> dict[str, list[float]]:
+    """When each step to a page was taken, in seconds since the fault, over all SLOs; and how old /metrics were."""
+    found: dict[str, list[float]] = {}
+    for name, query in STEPS.items():
+        asked = {"query": query, "start": fault_at, "end": fault_at + 300, "step": 1}
+        answer = httpx.get(f"{prometheus}/api/v1/query_range", params=asked, trust_env=False).json()
+        found[name] = sorted(float(one["values"][0][0]) - fault_at for one in answer["data"]["result"])
+    asked = {"query": STATE_AGE, "time": fault_at + 240}
+    answer = httpx.get(f"{prometheus}/api/v1/query", params=asked, trust_env=False).json()
+    found["oldest /metrics"] = [float(one["value"][1]) for one in answer["data"]["result"]]
+    return found
 
 
 def shown(case: Case, posts: list[tuple[float, dict[str, Any]]]) -> list[str]:
@@ -183,12 +207,15 @@ def main(
         live.start()
         server = HttpServer(app, "api", "127.0.0.1", 0)
         server.start()
-        with monitoring(folder, slos, server.url.removeprefix("http://"), hook.url):
+        with monitoring(folder, slos, server.url.removeprefix("http://"), hook.url) as prometheus:
             hook.fault_at = time.time() + well
             play(Rows(store), live, well, fault, after)
+            taken = steps(prometheus, hook.fault_at)
         server.stop(10)
         live.stop(20)
         store.close()
+    for step, at_s in taken.items():
+        print(f"{step}: {', '.join(f'{one:.0f}' for one in at_s)} s")
     wrong = [problem for case in CASES for problem in shown(case, hook.posts.pop(case.name, []))]
     print(f"other posts: { {of: len(posts) for of, posts in hook.posts.items()} or 'none' }")
     sys.exit("\n".join(wrong) or 0)

@@ -120,6 +120,10 @@ def test_folders_that_are_none_are_named(tmp_path, capsys, option):
 def test_diff_and_check_say_what_differs(files, capsys):
     files("generate")
     assert (files("diff"), files("check")) == (0, 0)
+    capsys.readouterr()
+    assert files("generate", "--json") == 0
+    written = json.loads(capsys.readouterr().out)["files"]
+    assert {str(files.out / "slos.yml"), str(files.packs / "vllm.yml")} <= {*written}
     changed = files.packs / "vllm.yml"
     changed.write_text(changed.read_text().replace("> 0.95", "> 0.5"))
     (files.out / "slos.yml").unlink()
@@ -133,6 +137,14 @@ def test_diff_and_check_say_what_differs(files, capsys):
     said = capsys.readouterr().out
     assert f"{changed} differs from the rules of" in said
     assert f"{files.out / 'slos.yml'} is not there: generate it" in said
+    assert files("check", "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (len(told["problems"]), told["slos"], told["files"]) == (2, len(SHIPPED), written)
+    assert told["prometheus_checked"] is False
+    assert files("diff", "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert {*told["differ"]} == {str(changed), str(files.out / "slos.yml")}
+    assert "+- name: tokentrail-slos-outage" in told["diff"]
 
 
 def test_kubernetes_objects_hold_the_same_groups(files):

@@ -1,6 +1,8 @@
 """The store's address, user and password, as settings of their own."""
 
 import importlib.util
+import inspect
+import re
 from inspect import signature
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -130,6 +132,13 @@ def test_an_address_of_a_store_is_taken_as_it_is(address):
 
 def test_the_largest_port_and_the_longest_scrape_are_taken():
     assert Settings(api="127.0.0.1:65535", scrape_timeout_s=10.0, scrape_interval_s=10.0).scrape_timeout_s == 10
+
+
+def test_every_setting_is_read():
+    folder = Path(inspect.getfile(Settings)).parent
+    code = "".join(path.read_text() for path in folder.rglob("*.py") if path.name != "settings.py")
+    code += Path(inspect.getfile(Settings)).read_text().partition("class Settings")[2].partition("\n    def ")[2]
+    assert [name for name in Settings.model_fields if not re.search(rf"(settings|self)[.]{name}\b", code)] == []
 
 
 def test_a_data_folder_must_be_named_and_no_file(tmp_path):

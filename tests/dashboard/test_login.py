@@ -244,6 +244,15 @@ def test_a_login_without_keys_is_refused(tmp_path):
         read(str(file))
 
 
+def shows(browser, url, cookies, locate):
+    """Another browser with these cookies shows what `locate` finds on its page."""
+    with contextlib.closing(browser.new_context()) as context:
+        context.add_cookies(cookies)
+        other = context.new_page()
+        other.goto(f"{url}/requests")
+        locate(other).first.wait_for()
+
+
 def test_a_browser_reads_with_the_key_of_the_person_and_with_none_before(page, tmp_path):
     provider, api, port = Provider(), Api(), free_port(0)
     for server in (provider, api):
@@ -260,12 +269,21 @@ def test_a_browser_reads_with_the_key_of_the_person_and_with_none_before(page, t
             page.goto(f"{url}/requests")
             log_in.wait_for()
             assert api.keys == [], "nothing is asked before"
+            before = page.context.cookies()
             log_in.click()
             page.get_by_text("This is not the collector's API").first.wait_for()
             assert {*api.keys} == {f"Bearer {secret(key)}"}
+            after = page.context.cookies()
             log_out.click()
             log_in.wait_for()
             api.keys.clear()
+        browser = page.context.browser
+        assert before, "there are cookies before a login, which somebody may have planted"
+        shows(browser, url, before, lambda other: other.get_by_role("button", name="Log in"))
+        assert api.keys == [], "the cookies from before a login are nobody's after it"
+        shows(browser, url, after, lambda other: other.get_by_text("This is not the collector's API"))
+        assert {*api.keys} == {f"Bearer {secret('bolt')}"}, "those from after it are the person's"
+        api.keys.clear()
         provider.person = {"email": "eve@acme.example", **VERIFIED}
         log_in.click()
         page.get_by_text("eve@acme.example has no key here").wait_for()

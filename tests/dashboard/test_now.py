@@ -221,6 +221,13 @@ def test_names_of_others_are_text(show):
     assert "n" * 401 not in re.sub(r"<[^>]*>", "", drawn)
 
 
+def test_a_typo_in_a_running_slo_file_is_said(show):
+    shown = show("", answers(verdict("kept", slo_file_problem="slos.yaml: slos[0].windw: unknown *field*")))
+    (said,) = [one.value.replace("\\", "") for one in shown.warning]
+    assert said == "The newest SLO file is not in use: slos.yaml: slos[0].windw: unknown *field*"
+    assert [one.value for one in show("", answers(verdict("kept"))).warning] == []
+
+
 def test_an_empty_store_shows_how_to_connect_and_nothing_else(show):
     nothing = verdict("quiet", sentence="No request ended in this range. None has ended yet.", slos=[slo()])
     collector = {

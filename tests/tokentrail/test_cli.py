@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import tokentrail
 from collector.access.__main__ import main as keys
+from tokentrail.cli.api import Api
 from tokentrail.cli.app import _terminated, app
 from tokentrail.cli.home import MARKER, owned
 from tokentrail.cli.processes import PORTS, Child, ProcessFailed, free_port, terminated, uninterrupted
@@ -123,6 +124,35 @@ def test_help_loads_no_command():
         "import sys; from tokentrail.cli.app import app; print({'httpx', 'openai', 'numpy', 'yaml'} & {*sys.modules})"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("requests --status ", ["ok", "error", "cancelled", "unknown", "in_flight", "lost"]),
+        ("explain --verdict g", []),
+        ("requests --verdict g", ["good"]),
+        ("requests --cause kv", ["kv_eviction", "kv_wait"]),
+        ("differences --slo c", ["chat"]),
+        ("status --tenant ", ["acme", "globex"]),
+        ("status --model ", []),
+    ],
+)
+def test_a_shell_completes_values(typed, offered, monkeypatch):
+    """Names are those that the collector has seen, and none if it does not answer."""
+    slos = [{"name": "chat"}, {"name": "batch"}]
+    labels = {"tenant": [{"value": name} for name in ("acme", "", "globex")]}
+    answers = {"slos": slos, "labels": labels}
+    monkeypatch.setattr(Api, "get", lambda _, path, **__: {path: answers[path]})
+    environment = {"_TOKENTRAIL_COMPLETE": "complete_bash", "COMP_WORDS": f"tokentrail {typed}", "COMP_CWORD": "3"}
+    found = runner.invoke(app, env=environment, prog_name="tokentrail")
+    assert found.stdout.split() == offered
+
+
+def test_the_dashboards_help_is_ours_and_names_streamlits():
+    told = runner.invoke(app, ["dashboard", "--help"]).stdout
+    assert "--server.port" in told
+    assert len(told.splitlines()) < 20
 
 
 def test_bad_options_are_named():

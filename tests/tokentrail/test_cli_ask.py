@@ -129,7 +129,7 @@ def test_slos_and_incidents_are_listed(collector, api):
 
 def test_an_empty_filter_is_refused_by_the_collector(api):
     refused = run("requests", "--status", "", *api)
-    assert (refused.exit_code, "status" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "status" in refused.stderr) == (2, True)
 
 
 def test_requests_are_listed_filtered_and_sorted(api):
@@ -153,13 +153,12 @@ def test_requests_are_listed_filtered_and_sorted(api):
     sides = run("compare", *api, "--a", "label.app=f", "--b", "label.app=s", "--json").stdout
     assert [json.loads(sides)[side]["requests"]["total"] for side in "ab"] == [1, 1]
     for command in ("requests", "status", "slos", "incidents", "explain", "tail", "differences", "compare", "check"):
-        needed = ("--slo", "chat") if command == "check" else ()
+        needed = {"check": ("--slo", "chat"), "compare": ("--at", "-1h")}.get(command, ())
+        usage = 64 if command == "check" else 2
         wrong = run(command, *needed, *api, "--label", "app")
-        assert (wrong.exit_code, "NAME=VALUE, such as region=eu" in wrong.stderr) == (64 if needed else 2, True)
+        assert (wrong.exit_code, "NAME=VALUE, such as region=eu" in wrong.stderr) == (usage, True)
         unknown = run(command, *needed, *api, "--label", "9=x")
-        assert (unknown.exit_code, "is no label's name" in unknown.stderr) == (64 if needed else 1, True), (
-            unknown.stderr
-        )
+        assert (unknown.exit_code, "is no label's name" in unknown.stderr) == (usage, True), unknown.stderr
     few = run("requests", *api, "--limit", "1")
     told = re.fullmatch(r"data until \d\d:\d\d:\d\d UTC\n1 of 3 requests; --limit prints more\n", few.stderr)
     assert (len(few.stdout.splitlines()), bool(told)) == (2, True), few.stderr
@@ -187,8 +186,12 @@ def test_an_empty_answer_says_so_beside_the_output(api):
 
 def test_wrong_values_have_the_collectors_own_words(api):
     refused = run("requests", *api, "--sort", "colour")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2, "as an option that the command itself refuses"
     assert "sort" in refused.stderr
+    yesterday = run("status", *api, "--start", "yesterday")
+    assert (yesterday.exit_code, "'yesterday' is not a time" in yesterday.stderr) == (2, True)
+    alike = run("compare", *api)
+    assert (alike.exit_code, "--a variant=old --b variant=new, or --at -1h" in alike.stderr) == (2, True)
     assert "http" not in refused.stderr
     assert run("request", "0" * 32, *api).exit_code == 1
     away = run("tail", "--api", "http://127.0.0.1:9")

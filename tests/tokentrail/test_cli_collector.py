@@ -300,8 +300,9 @@ def test_a_real_collector_stores_a_replayed_payload_and_lists_unclaimed_spans(tm
 
 def test_check_store_passes_the_folder_the_flag_and_the_status_on(tmp_path, capfd):
     new_store(tmp_path / "data" / "store")
-    for flags in ([], ["--set-aside"]):
-        assert run("check-store", "--data-dir", tmp_path / "data", *flags).exit_code == 0
-        assert capfd.readouterr().out == "all parts are sound\n"
+    sound = {"--set-aside": "all parts are sound\n", "--json": '{"damaged_parts": []}\n'}
+    for flag, told in sound.items():
+        assert run("check-store", "--data-dir", tmp_path / "data", flag).exit_code == 0
+        assert capfd.readouterr().out == told
     assert run("check-store", "--data-dir", tmp_path).exit_code == 2
     assert "has no embedded store: name the collector's --data-dir" in capfd.readouterr().err

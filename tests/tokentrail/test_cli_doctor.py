@@ -333,6 +333,25 @@ def test_doctor_warns_of_each_scrape_that_fails_or_tells_nothing():
     ]
 
 
+@pytest.mark.parametrize(("failures", "told"), [(0, []), (1200, ["failed 1\u202f200 times since the collector"])])
+def test_doctor_tells_that_requests_cannot_be_explained(failures, told):
+    found = [*doctor._explaining(Mock(**{"get.return_value": {"explain_failures": failures}}))]
+    assert [(one.state, text in one.detail, "log" in one.fix) for one, text in zip(found, told, strict=True)] == [
+        ("warn", True, True) for _ in told
+    ]
+
+
+@pytest.mark.parametrize("slos", [[], [{"name": "chat", "window_s": 60, "requests": {"total": 3, "undetermined": 0}}]])
+@pytest.mark.parametrize("problem", [None, "slos.yaml: slos[0].windw: unknown field\x1b[2J"])
+def test_doctor_tells_a_typo_in_a_running_slo_file(slos, problem):
+    answers = {"slos": {"slos": slos, "file_problem": problem}, "goodput": {"requests": {"total": 3}}}
+    found = [*doctor._slos(Mock(get=lambda path, **_: answers[path]))]
+    told = [(one.name, one.state, one.detail) for one in found if one.name == "SLO file"]
+    detail = r"the newest one is not in use: slos.yaml: slos[0].windw: unknown field\x1b[2J"
+    assert told == ([("SLO file", "warn", detail)] if problem else [])
+    assert found[-1].name == ("SLO" if slos else "SLOs"), "what it looks at besides"
+
+
 @pytest.mark.parametrize(("status", "fix"), [(401, "TOKENTRAIL_API_KEY"), (403, "all tenants"), (500, "log")])
 def test_doctor_says_which_key_is_missing(status, fix):
     def refused(_api):

@@ -47,7 +47,7 @@ SLO |= {"groups_total": 1}
 BOX = {"severity": "page", "firing": True, "until_ns": None, "title": NAME, "sentence": NAME, "links": [], "inside": []}
 VERDICT = {"state": "broken", "sentence": NAME, "who": NAME, "why": NAME, "without": None, "slos": [SLO]}
 VERDICT |= {"links": [{"page": "explore", "params": {"slo": NAME}}], "boxes": [BOX | {"sentence": ""}, BOX]}
-VERDICT |= {"slo_file_problem": None}
+VERDICT |= {"slo_file_problem": NAME}
 INCIDENT = {"severity": "page", "firing": True, "cause": "engine_hung", "start": "2026-11-24T10:00:00Z", "end": None}
 INCIDENT |= {"requests_affected": 3, "slo": None, "tenant": None, "title": NAME}
 INCIDENT |= {"service": NAME, "instance": "", "process_tenant": NAME}
@@ -74,7 +74,7 @@ def findings():
         (lambda console, _: console.print(requests.table([ROW], console.width)), 7, 2),
         (lambda console, _: requests.print_rows(console, [ROW], as_json=False), 7, 1),
         (lambda console, _: request.show(console, detail()), 15, 8),
-        (lambda console, _: status.show(console, VERDICT), 9, 14),
+        (lambda console, _: status.show(console, VERDICT), 10, 15),
         (lambda console, _: status.show_incidents(console, [INCIDENT]), 5, 3),
         (lambda console, _: console.print(spans.names([NAMED])), 4, 2),
         (lambda console, _: spans.show(console, [SPAN]), 11, 4),

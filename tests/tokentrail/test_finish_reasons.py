@@ -20,7 +20,8 @@ from tokentrail.testing import MemoryTrail
         ("NULL", None), (" ", None),
         ("ToolCalls", "ok"), ("endTurn", "ok"), ("stop sequence", "ok"), (" stop ", "ok"), ("FinishReason.STOP", "ok"),
         ("FINISH_REASON_MAX_TOKENS", "ok"), ("InternalServerError", "error"), ("FinishReason.ABORT", "error"),
-        ("FINISH_REASON_UNSPECIFIED", "unknown"), ("a.banana", "unknown"), ("stop.", "unknown"),
+        ("FINISH_REASON_UNSPECIFIED", "unknown"), ("STOP_REASON_END_TURN", "ok"), ("a.banana", "unknown"),
+        ("stop.", "unknown"),
     ],
 )  # fmt: skip
 def test_a_reason_says_how_an_answer_ended(reason, end):

@@ -2,12 +2,15 @@
 
 import importlib.util
 import os
+import socket
+import sys
 
+import httpx
 import pytest
 from rich.console import Console
 
 from tokentrail.cli import parts, up
-from tokentrail.cli.processes import ProcessFailed
+from tokentrail.cli.processes import PORTS, ProcessFailed, free_port
 from tokentrail.cli.stack import Stack
 
 SHIPPED = parts.folder() / "alerts" / "slos.yaml"
@@ -121,3 +124,50 @@ def test_what_up_and_its_processes_make_is_for_its_user_alone(started, tmp_path)
         "tokentrail-folder": 0,
         "of a child": 0,
     }
+
+
+@pytest.mark.parametrize(("port", "told"), [(8080, False), (18080, True)])
+def test_an_api_on_another_port_is_told_as_the_variable_that_the_commands_read(tmp_path, port, told, capsys):
+    stack = Stack(home=tmp_path, slos=SHIPPED, addresses=dict.fromkeys(PORTS, f"127.0.0.1:{port}"))
+    stack.running["collector"] = None
+    stack.tell(Console(width=200), {}, 10)
+    line = f"export TOKENTRAIL_API_URL=http://127.0.0.1:{port}\n"
+    assert (line in capsys.readouterr().out) is told
+
+
+LISTENS = """
+import http.server, sys
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize("when", ["before its start", "while it starts"])
+def test_a_port_that_somebody_takes_after_the_choice_is_chosen_again(tmp_path, monkeypatch, when):
+    """Streamlit ends when it finds its port taken. One that the user named is not replaced."""
+    (tmp_path / "_stcore").mkdir()
+    (tmp_path / "_stcore" / "health").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PORTS, "dashboard", free_port(0))
+    stack = Stack(home=tmp_path, slos=SHIPPED)
+    chosen = stack.addresses["dashboard"]
+    taken = socket.socket()
+
+    def command(*options):
+        if when == "while it starts" and taken.fileno() >= 0 and not taken.getsockname()[1]:
+            taken.bind(("127.0.0.1", int(chosen.rpartition(":")[2])))
+        return [sys.executable, "-c", LISTENS, options[options.index("--server.port") + 1]]
+
+    monkeypatch.setattr(parts, "dashboard", command)
+    stack.running["collector"] = None
+    with taken:
+        if when == "before its start":
+            taken.bind(("127.0.0.1", int(chosen.rpartition(":")[2])))
+        url = stack.dashboard()
+        named = Stack(home=tmp_path, slos=SHIPPED, addresses=stack.addresses | {"dashboard": chosen}, named=PORTS)
+        named.running["collector"] = stack.running["collector"]
+        with pytest.raises(ProcessFailed, match="Address already in use"):
+            named.dashboard()
+    assert url != f"http://{chosen}"
+    assert httpx.get(f"{url}/_stcore/health", trust_env=False).status_code == 200
+    stack.running.pop("collector")
+    stack.stop()

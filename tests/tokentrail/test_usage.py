@@ -111,9 +111,10 @@ INPUT, OUTPUT = (f"gen_ai.usage.{{}}.{side}_tokens" for side in ("input", "outpu
         (chat(7, 9, prompt_tokens_details={"audio_tokens": 3, "image_tokens": 2},
               completion_tokens_details={"audio_tokens": 5, "image_tokens": 4}),
          {INPUT.format("audio"): 3, INPUT.format("image"): 2, OUTPUT.format("audio"): 5, OUTPUT.format("image"): 4}),
-        ({"input_tokens": 7, "output_tokens": 9, "input_tokens_details": {"image_tokens": 2, "text_tokens": 5},
+        ({"input_tokens": 7, "output_tokens": 9,
+          "input_tokens_details": {"image_tokens": 2, "audio_tokens": 1, "text_tokens": 4},
           "output_tokens_details": {"image_tokens": 4, "audio_tokens": 1}},
-         {INPUT.format("image"): 2, OUTPUT.format("image"): 4, OUTPUT.format("audio"): 1}),
+         {INPUT.format("image"): 2, INPUT.format("audio"): 1, OUTPUT.format("image"): 4, OUTPUT.format("audio"): 1}),
         (chat(7, 9, prompt_tokens_details={"audio_tokens": 0}), {INPUT.format("audio"): 0}),
         (chat(7, 0, completion_tokens_details={"audio_tokens": 0}), {}),  # a placeholder
         (chat(0, 9, prompt_tokens_details={"audio_tokens": 0}), {}),

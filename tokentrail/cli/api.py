@@ -40,9 +40,9 @@ class Api:
     when another server answers.
     """
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    def __init__(self, url: str, key: str | None = None, *, timeout_s: float = 30) -> None:
         """Raises ConnectionSettingError."""
-        self._http = client(url, timeout_s=30, key=key)
+        self._http = client(url, timeout_s=timeout_s, key=key)
 
     def get(self, path: str, **params: Any) -> Any:
         """The JSON of one endpoint, `path` being relative to /api/v1."""

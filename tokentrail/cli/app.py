@@ -190,9 +190,12 @@ def engine(context: typer.Context) -> None:
     _become("instrumented_engine", context)
 
 
-@app.command(context_settings=_OF_PART, add_help_option=False)
+@app.command(context_settings=_OF_PART)
 def dashboard(context: typer.Context) -> None:
-    """Run the dashboard; TOKENTRAIL_API_URL names the collector's API, options are Streamlit's."""
+    """Run the dashboard; TOKENTRAIL_API_URL names the collector's API, options are Streamlit's.
+
+    Needed most: `--server.address`, `--server.port`, `--server.baseUrlPath`. `streamlit run --help` has all of them.
+    """
     _become("dashboard", context)
 
 

@@ -266,6 +266,8 @@ def compare(
     )
     filters |= {"span": span} if at else {"start": start, "end": end}
     sides = named_values("a", a or [], "variant=old") | named_values("b", b or [], "variant=old")
+    if not (sides or at):
+        raise typer.BadParameter("say how the sides differ: --a variant=old --b variant=new, or --at -1h")
     answer = ask(api, lambda client: client.get("compare", **filters, **sides))
     if as_json:
         print_json(answer)
@@ -365,7 +367,7 @@ def check(
 
     status: int | None = None
     try:
-        answer = ask(api, answer_of, wrong=USAGE, otherwise=check_.EXIT["not decided"])
+        answer = ask(api, answer_of, wrong=USAGE, unknown=USAGE, otherwise=check_.EXIT["not decided"])
     except typer.Exit as error:
         status = error.exit_code
         answer = check_.no_answer(slo, "the collector did not answer" if status != USAGE else "a name is wrong")

@@ -16,6 +16,7 @@ import httpx
 from rich.console import Console
 
 from tokentrail.cli import parts
+from tokentrail.cli.output import print_json
 from tokentrail.cli.processes import ProcessFailed, uninterrupted
 from tokentrail.shared import private_files
 from tokentrail.shared.connection import client, in_words, way_out
@@ -28,7 +29,7 @@ _KEYS: Final[dict[int, str]] = dict.fromkeys(
 )
 
 
-def backup(console: Console, *, target: Path, url: str) -> Path:
+def backup(console: Console, *, target: Path, url: str, as_json: bool = False) -> Path:
     """Ask the collector at `url` for a backup, write it to a file, read the file again and check it.
 
     A folder as target gets a file with the time in its name. Raises ProcessFailed, and leaves no file behind.
@@ -54,8 +55,12 @@ def backup(console: Console, *, target: Path, url: str) -> Path:
             told += f": {way_out(error, '--api')}"
         raise ProcessFailed(f"no backup of the collector at {without_user(url)}: {told}") from error
     rows = {name: sum(table["parts"].values()) for name, table in manifest["tables"].items()}
+    size = target.stat().st_size
+    if as_json:
+        print_json({"file": str(target), "bytes": size, "rows": rows, "until": manifest["until"]})
+        return target
     console.print(
-        f"{target}: {target.stat().st_size} bytes, {sum(rows.values())} rows, read again and sound",
+        f"{target}: {size} bytes, {sum(rows.values())} rows, read again and sound",
         highlight=False,
         markup=False,
     )
@@ -115,17 +120,21 @@ def verify(archive: Path) -> dict[str, Any]:
     return manifest
 
 
-def restore(*, archive: Path, data_dir: Path) -> None:
+def restore(*, archive: Path, data_dir: Path, as_json: bool = False) -> None:
     """Make a data folder from a backup, with the collector's own code. Raises ProcessFailed."""
     command = parts.command("collector.backup", str(archive.absolute()), str(data_dir.absolute()))
-    if _run(command):
+    if _run([*command, *_json(wanted=as_json)]):
         raise ProcessFailed(f"{data_dir} was not made")
 
 
-def check_store(data_dir: Path, *, set_aside: bool) -> int:
+def check_store(data_dir: Path, *, set_aside: bool, as_json: bool = False) -> int:
     """Find the damaged parts of the store in a data folder, with the collector's own code; returns the exit status."""
     command = parts.command("collector.store.damage", str(data_dir), *(["--set-aside"] if set_aside else []))
-    return _run(command)
+    return _run([*command, *_json(wanted=as_json)])
+
+
+def _json(*, wanted: bool) -> list[str]:
+    return ["--json"] if wanted else []
 
 
 def _run(command: Sequence[str]) -> int:

@@ -86,7 +86,7 @@ def run(
     parts.require("collector", "dashboard", "instrumented_engine")
     with owned(home, command="demo", empty=True) as folder:
         shutil.copyfile(slos or parts.folder() / "alerts" / "slos.demo.yaml", folder / "slos.yaml")
-        stack = Stack(home=folder, slos=folder / "slos.yaml", addresses=choose_addresses(ports))
+        stack = Stack(home=folder, slos=folder / "slos.yaml", addresses=choose_addresses(ports), named=ports)
         return _run(console, stack, seconds=seconds, seed=seed, ports=ports)
 
 

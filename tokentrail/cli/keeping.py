@@ -107,6 +107,7 @@ def replay_dead_letters(
 def backup(
     target: Annotated[Path, typer.Argument(help="File to write, or a folder for a file with the time in its name.")],
     api: ApiUrl = "http://127.0.0.1:8080",
+    as_json: AsJson = False,
 ) -> None:
     """Back up the embedded store of a collector that runs, and check the file.
 
@@ -115,7 +116,7 @@ def backup(
     from tokentrail.cli import backup as backup_
 
     try:
-        backup_.backup(console(), target=target, url=api)
+        backup_.backup(console(), target=target, url=api, as_json=as_json)
     except ProcessFailed as failure:
         fail(failure)
 
@@ -125,6 +126,7 @@ def check_store(
     set_aside: Annotated[
         bool, typer.Option("--set-aside", help="Move damaged parts out, so that all other rows can be read.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Read every file of the embedded store of a collector that is stopped, and name the damaged parts.
 
@@ -133,7 +135,7 @@ def check_store(
     from tokentrail.cli import backup as backup_
 
     try:
-        raise typer.Exit(backup_.check_store(data_dir, set_aside=set_aside))
+        raise typer.Exit(backup_.check_store(data_dir, set_aside=set_aside, as_json=as_json))
     except ProcessFailed as failure:
         fail(failure)
 
@@ -145,11 +147,12 @@ def restore(
     data_dir: Annotated[
         Path, typer.Argument(parser=data_folder, metavar="DATA_DIR", help="A new folder, to start a collector with.")
     ],
+    as_json: AsJson = False,
 ) -> None:
     """Make a new data folder from a backup."""
     from tokentrail.cli import backup as backup_
 
     try:
-        backup_.restore(archive=archive, data_dir=data_dir)
+        backup_.restore(archive=archive, data_dir=data_dir, as_json=as_json)
     except ProcessFailed as failure:
         fail(failure)

@@ -51,6 +51,11 @@ class Child:
         """The process id; still known after the process has ended."""
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
     def check(self) -> None:
         """Raise ProcessFailed when the process has ended."""
         code = self._process.poll()

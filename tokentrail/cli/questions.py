@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokentrail.cli.api import Api
 
 
-_WRONG: Final = (400, 404, 422)
+_WRONG: Final = (400, 422)
 
 
 @contextmanager
@@ -60,10 +60,11 @@ def tell_end(answer: Mapping[str, Any]) -> None:
         note(until)
 
 
-def ask(url: str, question: Callable[[Api], Any], *, wrong: int = 1, otherwise: int = 1) -> Any:
+def ask(url: str, question: Callable[[Api], Any], *, wrong: int = 2, unknown: int = 1, otherwise: int = 1) -> Any:
     """Ask the API; an answer that is an error ends the command with the collector's own words.
 
-    Its status is `wrong` where the question was (400 and 404), and else `otherwise`.
+    Its status is `wrong` for a value that can be none (400), as for an option that the command itself refuses,
+    `unknown` for a name that nobody has (404), and else `otherwise`.
     """
     from httpx import DecodingError, HTTPError, HTTPStatusError
 
@@ -80,7 +81,7 @@ def ask(url: str, question: Callable[[Api], Any], *, wrong: int = 1, otherwise: 
         code = error.response.status_code
         wanted = client.key_wanted(code)
         told = client.problem(error.response) + (f": {wanted}" if wanted else "")
-        fail(RuntimeError(told), wrong if code in _WRONG else otherwise)
+        fail(RuntimeError(told), {404: unknown, **dict.fromkeys(_WRONG, wrong)}.get(code, otherwise))
     except (DecodingError, NoSuchRequest) as error:
         fail(error, otherwise)
     except HTTPError as error:

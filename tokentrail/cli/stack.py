@@ -16,6 +16,8 @@ from rich.console import Console
 from tokentrail.cli import parts
 from tokentrail.cli.processes import HOST, PORTS, Child, ProcessFailed, free_port, uninterrupted
 
+_TRIES = 3
+"""Starts of a process whose port somebody takes each time."""
 START_S = 300
 """A busy or small machine may need this long to start one process."""
 
@@ -47,7 +49,9 @@ class Stack:
     slos: Path
     running: dict[str, Child] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=lambda: choose_addresses({}))
-    """Host and port of every listener, chosen once: a process that is started again listens where it did before."""
+    """Host and port of every listener: a process that is started again listens where it did before."""
+    named: Mapping[str, int | None] = field(default_factory=dict)
+    """The ports that the user named. Another one that somebody takes before its process listens is chosen again."""
 
     @property
     def urls(self) -> dict[str, str]:
@@ -58,28 +62,26 @@ class Stack:
 
     def collector(self, data_dir: Path) -> str:
         """Start the collector with its embedded store. Returns the URL of its API."""
-        http, grpc, api = (self.addresses[name] for name in ("OTLP/HTTP", "OTLP/gRPC", "API"))
-        child = self._start(
-            "collector",
-            parts.command("collector", "--data-dir", str(data_dir), "--slos", str(self.slos))
-            + ["--otlp-http", http, "--otlp-grpc", grpc, "--api", api],
-        )
-        child.wait_ready(f"{self.urls['API']}/readyz", timeout_s=START_S)
-        return self.urls["API"]
+
+        def start() -> Child:
+            http, grpc, api = (self.addresses[name] for name in ("OTLP/HTTP", "OTLP/gRPC", "API"))
+            command = parts.command("collector", "--data-dir", str(data_dir), "--slos", str(self.slos))
+            return self._start("collector", [*command, "--otlp-http", http, "--otlp-grpc", grpc, "--api", api])
+
+        return self._listening(start, "API", "/readyz", "OTLP/HTTP", "OTLP/gRPC")
 
     def engine(self, *flags: str) -> str:
         """Start the engine, which exports to the collector. Returns its URL as soon as it listens.
 
         Its weights are loaded after that.
         """
-        port = self.addresses["engine"].rpartition(":")[2]
-        child = self._start(
-            "engine",
-            parts.command("instrumented_engine", "--host", HOST, "--port", port, *flags),
-            env={"OTEL_EXPORTER_OTLP_ENDPOINT": self.urls["OTLP/HTTP"], "OTEL_BSP_SCHEDULE_DELAY": "500"},
-        )
-        child.wait_ready(f"{self.urls['engine']}/healthz", timeout_s=START_S)
-        return self.urls["engine"]
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": self.urls["OTLP/HTTP"], "OTEL_BSP_SCHEDULE_DELAY": "500"}
+
+        def start() -> Child:
+            command = parts.command("instrumented_engine", "--host", HOST, "--port", self._port("engine"), *flags)
+            return self._start("engine", command, env=env)
+
+        return self._listening(start, "engine", "/healthz")
 
     def engine_loads(self) -> bool:
         """Whether the engine has no model yet. One that does not answer within a second has none."""
@@ -90,15 +92,13 @@ class Stack:
 
     def dashboard(self) -> str:
         """Start the Streamlit dashboard. Returns its URL."""
-        port = self.addresses["dashboard"].rpartition(":")[2]
-        child = self._start(
-            "dashboard",
-            parts.dashboard("--server.address", HOST, "--server.port", port, "--server.headless", "true")
-            + ["--browser.gatherUsageStats", "false"],
-            env={"TOKENTRAIL_API_URL": self.urls["API"]},
-        )
-        child.wait_ready(f"{self.urls['dashboard']}/_stcore/health", timeout_s=START_S)
-        return self.urls["dashboard"]
+
+        def start() -> Child:
+            options = ["--server.address", HOST, "--server.port", self._port("dashboard"), "--server.headless", "true"]
+            command = parts.dashboard(*options, "--browser.gatherUsageStats", "false")
+            return self._start("dashboard", command, env={"TOKENTRAIL_API_URL": self.urls["API"]})
+
+        return self._listening(start, "dashboard", "/_stcore/health")
 
     def prometheus(self) -> str | None:
         """Start Prometheus with the rules for these SLOs. Returns its URL, or None when it is not installed."""
@@ -110,13 +110,12 @@ class Stack:
         subprocess.run(generate, check=True, env=parts.environment(), stdout=subprocess.DEVNULL)
         config = self.home / "prometheus.yml"
         config.write_text(yaml.safe_dump(self._prometheus_config(rules)))
-        child = self._start(
-            "prometheus",
-            [binary, f"--config.file={config}", f"--storage.tsdb.path={self.home / 'prometheus'}"]
-            + [f"--web.listen-address={self.addresses['Prometheus']}"],
-        )
-        child.wait_ready(f"{self.urls['Prometheus']}/-/ready", timeout_s=START_S)
-        return self.urls["Prometheus"]
+
+        def start() -> Child:
+            options = [f"--config.file={config}", f"--storage.tsdb.path={self.home / 'prometheus'}"]
+            return self._start("prometheus", [binary, *options, f"--web.listen-address={self.addresses['Prometheus']}"])
+
+        return self._listening(start, "Prometheus", "/-/ready")
 
     def moved(self, asked: Mapping[str, int | None]) -> list[str]:
         """A sentence for each listener that runs on another port than its default. `asked`: ports that options name."""
@@ -134,6 +133,9 @@ class Stack:
             console.print(f"  {name:<{width}} {url}")
         for sentence in self.moved(asked):
             console.print(f"[yellow]note:[/] {sentence}", soft_wrap=True, highlight=False)
+        if (api := self.urls.get("API")) and int(api.rpartition(":")[2]) != PORTS["API"]:
+            told = f"For tokentrail status and the like, in another terminal: export TOKENTRAIL_API_URL={api}"
+            console.print(told, soft_wrap=True, highlight=False)
 
     def check(self) -> None:
         """Raise ProcessFailed when any process has ended."""
@@ -151,6 +153,34 @@ class Stack:
                 if not self.running.pop(name).stop():
                     failed.append(name)
         return failed
+
+    def _port(self, listener: str) -> str:
+        return self.addresses[listener].rpartition(":")[2]
+
+    def _listening(self, start: Callable[[], Child], listener: str, path: str, *others: str) -> str:
+        """Start a process until it answers; returns its URL.
+
+        It gets another port if somebody else takes one that nobody named, before or while it starts.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            self._choose_again(listener, *others)
+            child = start()
+            try:
+                child.wait_ready(f"{self.urls[listener]}{path}", timeout_s=START_S)
+                break
+            except ProcessFailed:
+                if not tries_left or not child.ended or not self._choose_again(listener, *others):
+                    raise
+        return self.urls[listener]
+
+    def _choose_again(self, *listeners: str) -> bool:
+        """Replace the ports that are not free any more, and that nobody named; tells whether there were some."""
+        before = dict(self.addresses)
+        for name in listeners:
+            if self.named.get(name) is None:
+                given_out = [int(self._port(other)) for other in self.addresses if other != name]
+                self.addresses[name] = f"{HOST}:{free_port(int(self._port(name)), given_out)}"
+        return self.addresses != before
 
     def _start(self, name: str, command: list[str], env: dict[str, str] | None = None) -> Child:
         environment = {**parts.environment(), "PYTHONUNBUFFERED": "1", **(env or {})}

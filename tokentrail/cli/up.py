@@ -25,7 +25,7 @@ def run(console: Console, *, data_dir: Path, slos: Path | None, ports: Mapping[s
     parts.require("collector", "dashboard")
     with owned(data_dir, command="up", empty=False) as home:
         folder = _data_of(home)
-        stack = Stack(home=home, slos=_slos_of(home, slos), addresses=choose_addresses(ports))
+        stack = Stack(home=home, slos=_slos_of(home, slos), addresses=choose_addresses(ports), named=ports)
         try:
             with progress(console, "starting the collector"):
                 stack.collector(folder)

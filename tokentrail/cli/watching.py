@@ -55,7 +55,7 @@ def slos(
     label: Labelled = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the SLOs over their own windows: attainment, budget, burn, tenants. With init, print a starter file."""
+    """List the SLOs over their own windows: attainment, budget, burn. `tokentrail slos init` prints a starter file."""
     from tokentrail.cli import slos_init
     from tokentrail.cli import status as status_
 

@@ -34,6 +34,19 @@ class TestCommand:
         assert (line["event"], line["key"], line["role"], line["tenant"]) == ("created", key.id, "ingest", "acme")
         assert secret.split("_")[2] not in self.audit.read_text()
 
+    def test_json_has_the_key_once_and_never_its_hash(self, capsys):
+        assert main(["create", "--role", "read", "--all-tenants", "--name", "n", "--json"]) == 0
+        created = json.loads(capsys.readouterr().out)
+        assert Keys(read_keys(self.path)).find(created.pop("key")).id == created["id"]
+        assert main(["list", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == [created]
+        assert {name: created[name] for name in ("role", "tenant", "name", "state")} == {
+            "role": "read", "tenant": None, "name": "n", "state": "valid"
+        }  # fmt: skip
+        assert main(["revoke", created["id"], "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["state"] == "revoked"
+        assert "sha256" not in created
+
     def test_the_file_of_the_keys_is_named(self, capsys):
         assert main(["list"]) == 0
         assert f"there are no keys in {self.path}" in capsys.readouterr().err

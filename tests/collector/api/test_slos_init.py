@@ -56,8 +56,8 @@ def test_answers_that_are_not_streamed_are_promised_apart(rows, written):
     assert {name: one.thresholds.given().keys() for name, one in found.items()} == {
         "m": {"ttft", "tpot"}, "m-whole": {"e2e"}, "batch-m": {"e2e"}
     }  # fmt: skip
-    streams = {name: one.select.get("label.stream") for name, one in found.items()}
-    assert streams == {"m": ("true",), "m-whole": ("false",), "batch-m": None}
+    selected = {name: one.select.get("label.stream") for name, one in found.items()}
+    assert selected == {"m": ("true",), "m-whole": ("false",), "batch-m": None}
 
 
 def test_names_that_would_be_the_same_are_numbered(rows, written):

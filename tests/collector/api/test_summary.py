@@ -54,7 +54,7 @@ def test_percentiles_are_numpys_and_come_with_their_count(api, rows):
 
 
 def test_ttfts_that_are_the_e2e_are_counted(api, rows):
-    """Those of answers that were not streamed; of requests that failed or brought nothing none is in `ttft_s`."""
+    """A whole answer has no other TTFT. Requests that failed or brought nothing are not in `ttft_s`."""
     whole = {"e2e": SECOND, "ttft_ns": SECOND}
     rows.requests([whole, whole | {"ttft_ns": SECOND - 2000}, whole | {"ttft_ns": None}, whole | {"status": "error"}])
     rows.requests([whole | {"ttft_ns": None, "output_tokens": 0, "e2e": 0}])

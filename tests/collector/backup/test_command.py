@@ -1,6 +1,7 @@
 """`tokentrail backup` and the endpoint that it asks."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -71,7 +72,11 @@ def test_a_backup_is_on_the_disk_before_the_command_says_so(archive, tmp_path, m
     monkeypatch.setattr(httpx.Client, "stream", lambda *_: nullcontext(httpx.Response(200, content=iter([data]))))
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
     target = tmp_path / "again.tar"
-    assert tokentrail("backup", target).exit_code == 0
+    told = tokentrail("backup", target, "--json")
+    assert told.exit_code == 0
+    made = json.loads(told.output)
+    assert (made["file"], made["bytes"], made["rows"]["tokens"]) == (str(target), len(data), 3)
+    assert made["until"] == "2026-11-21T09:59:55Z"
     assert synced == [tmp_path / "again.tar.partial", tmp_path]
 
 

@@ -54,7 +54,7 @@ MAKERS = {
     "genai": ("any", CALL),
     "traceloop": ("opentelemetry.instrumentation.openai.v1", {"gen_ai.operation.name": "chat"}),
     "openinference": ("any", {"openinference.span.kind": "LLM"}),
-    "langfuse": ("langfuse-sdk", {"langfuse.observation.type": "generation"}),
+    "langfuse": ("langfuse-sdk", {"langfuse.observation.type": "generation", "langfuse.observation.model.name": "m"}),
     "ai_sdk": ("ai", {"ai.operationId": "ai.generateText.doGenerate"}),
 }
 

@@ -4,6 +4,7 @@ import re
 import subprocess
 import time
 
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -59,10 +60,13 @@ def test_labels_that_were_cut_or_left_out_are_counted(scrape, arrive):
 
 def test_a_page_has_a_bound_in_bytes_beyond_which_it_has_no_histograms_and_says_so(busy, monkeypatch, caplog):
     monkeypatch.setattr("collector.exposition.page.MOST_BYTES", 1000)
-    families = [*parse_openmetrics(busy.get("/metrics", headers=OPENMETRICS).text)]
+    short = busy.get("/metrics", headers=OPENMETRICS)
+    families = [*parse_openmetrics(short.text)]
     assert {family.type for family in families} == {"counter", "gauge"}
     (left_out,) = [one for one in families if one.name == "tokentrail_collector_metrics_left_out_bytes"]
     monkeypatch.undo()
+    more = len(busy.get("/metrics", headers=OPENMETRICS).content) - len(short.content)
+    assert left_out.samples[0].value == pytest.approx(more, abs=100), "but for gauges of the moment"
     whole = busy.get("/metrics", headers={"accept": "text/plain;version=0.0.4"}).text
     assert "tokentrail_collector_metrics_left_out_bytes 0.0\n" in whole
     of_histograms = len(re.findall(r"^gen_ai_server_.*_bucket", whole, re.MULTILINE))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collector.measure.alike import alike, mix_differs
-from collector.measure.chance import Interval, Ratios, Sample, difference, evidence, share
+from collector.measure.chance import Interval, Ratios, Sample, difference, share
 
 
 def _sample(values, *, weights=None, blocks=None):
@@ -187,16 +187,3 @@ def test_shares_and_their_difference_are_newcombes():
     none = difference(share(0, 10), share(0, 20))
     assert (none.low, none.estimate, none.high) == pytest.approx((-0.2775, 0, 0.1611), abs=1e-4)
     assert difference(Interval(1, 0.2, 1), Interval(0, 0, 0.8)).low == -1
-
-
-def test_evidence_that_is_looked_at_after_each_request_rarely_convicts_the_innocent():
-    rng = np.random.default_rng(11)
-    for p in (0.5, 0.05):
-        convicted = 0
-        for _ in range(200):
-            hits = np.cumsum(rng.random(1500) < p)
-            convicted += any(evidence(int(hits[n - 1]), n, p) > math.log(20) for n in range(10, 1500, 10))
-        assert convicted <= 18
-        guilty = np.cumsum(rng.random(1500) < p + 0.15)
-        assert evidence(int(guilty[-1]), 1500, p) > math.log(20)
-    assert evidence(0, 0, 0.5) == 0

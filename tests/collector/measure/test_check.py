@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from collector.measure.chance import Sample
-from collector.measure.check import Share, against_latency, against_objective, against_share, overall
+from collector.measure.check import overall
+from collector.measure.evidence import Share, against_latency, against_objective, against_share, evidence
 from collector.measure.wandering import BLOCKS
 from tests.collector.rows import NOW, SECOND
 
@@ -175,3 +176,18 @@ def test_one_worse_number_is_worse_and_only_all_good_ones_are_good():
     assert overall([good, open_]) == "not decided"
     assert overall([good, good]) == "good"
     assert overall([]) == "not decided"
+
+
+@pytest.mark.parametrize("p", [0.5, 0.05])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_evidence_that_is_looked_at_after_each_request_rarely_convicts_the_innocent(p, sign):
+    rng, larger = np.random.default_rng(11), lambda hits, n: evidence(hits, n, p, sign) > math.log(20)
+    convicted = 0
+    for _ in range(100):
+        hits = np.cumsum(rng.random(1500) < p)
+        convicted += any(larger(int(hits[n - 1]), n) for n in range(10, 1500, 10))
+    assert convicted <= 9
+    for n, shift in ((20_000, 0.02), (400, 0.2)):  # little by many, and much by few
+        assert larger(n * min(p + sign * shift, p * 3) if sign > 0 else n * max(p - shift, p / 3), n)
+    assert evidence(0, 0, p, sign) == 0
+    assert evidence(1000 * p * (1 - sign * 0.5), 1000, p, sign) == 0, "the other side is no evidence"

@@ -435,3 +435,41 @@ def test_bad_sessions_blame_no_tenant():
     sides = bad.astype(float), (~bad).astype(float)
     met = Met(tenant[:, None], *sides, *sides)
     assert met.table(4.0).selected.sum() == pytest.approx(bad.sum() / 4)
+
+
+def _blamed(minute, bad, values, by_time=True):
+    """What is told of one dimension whose values are 0 and 1. `minute`: that of each request."""
+    sides = bad.astype(float), (~bad).astype(float)
+    rows = [
+        {"name": name, "value": value, "selected": float(sides[0][of].sum()), "others": float(sides[1][of].sum())}
+        for name, value, of in [("model", "m", bad >= 0), *(("tenant", str(one), values == one) for one in (0, 1))]
+    ]
+
+    def count_met(best):
+        met = np.stack(
+            [(values == int(one.bound)) if one.sign == "=" and one.bound != "m" else bad >= 0 for one in best]
+        )
+        return Met(met.T, *sides, *sides, block=minute if by_time else None)
+
+    return [one.conditions[0].value for one in told(rows, {}, count_met)[0]]
+
+
+@pytest.mark.parametrize(
+    ("usual", "then", "bad_of_it", "told_by_time"),
+    [
+        (0.4, 0.7, 0.5, []),  # common when all were bad: as bad as the others
+        (0.4, 0.7, 0.9, ["1"]),  # and worse than they
+        (0.1, 0.7, 0.5, ["1"]),  # a burst
+        (0.0, 1.0, 0.5, ["1"]),  # a version that took all traffic
+        (0.6, 0.6, 0.9, ["1"]),  # as common as ever
+    ],
+)
+def test_what_was_common_in_a_bad_moment_is_not_blamed_for_it(usual, then, bad_of_it, told_by_time):
+    """6,000 requests of an hour, which are bad for six minutes."""
+    number = np.arange(6000)
+    minute, place = number // 100, number % 100 * 37 % 100 / 100
+    moment = (minute >= 30) & (minute < 36)
+    values = (place < np.where(moment, then, usual)).astype(int)
+    bad = moment & (number * 61 % 97 / 97 < np.where(values, bad_of_it, 0.5)) | (number % 50 == 0)
+    assert _blamed(minute, bad, values) == told_by_time
+    assert _blamed(minute, bad, values, by_time=False) == ["1"] or usual == then

@@ -1,6 +1,7 @@
 """A store whose disk has damaged a part of a table."""
 
 import errno
+import json
 import re
 import shutil
 from pathlib import Path
@@ -101,6 +102,9 @@ def test_bytes_that_changed_make_answers_name_the_part_until_it_is_set_aside(col
     assert "stay as they were: the part" in log
     assert "Traceback" not in log
     moved = collector.data_dir / "damaged_parts" / "requests" / part.name
+    status, told = check(collector, capsys, "--json")
+    (damaged,) = json.loads(told.out)["damaged_parts"]
+    assert (status, damaged["table"], damaged["part"], damaged["set_aside"]) == (1, "requests", part.name, None)
     status, told = check(collector, capsys, "--set-aside")
     assert (status, moved.is_dir(), part.exists()) == (0, True, False)
     assert not moved.parent.stat().st_mode & 0o077, "for its user alone"

@@ -15,8 +15,9 @@ def commands(_: str, __: str) -> str:
 
 
 def _arguments(command: Any) -> str:
+    """The arguments; without those whose brackets say that they may be left out."""
     names = (p.metavar or p.name.upper() for p in command.params if not p.opts[0].startswith("-"))
-    return "".join(f" {name}" for name in names)
+    return "".join(f" {name}" for name in names if not name.startswith("["))
 
 
 def options(names: str, _: str) -> str:

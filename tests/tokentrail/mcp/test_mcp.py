@@ -245,7 +245,7 @@ def test_a_call_whose_name_is_not_written_as_it_is_is_left_out():
         {"tool": "requests", "arguments": {"slo": "chat", "filters": {"model": ["m"], "tenant": ["acme"]}}}
     ]
     by_label = {"filters": {"label": {"stream": ["false"], "app": ["2"]}}}
-    told = calls("requests", {"label.app": "2"}, Filters(label={"stream": "false"}))
+    told = calls("requests", {"label.app": "2"}, Filters(label={"stream": ["false"]}))
     assert told == [{"tool": "requests", "arguments": by_label}]
     assert calls("requests", {"tenant": "two\nlines"}, None) == calls("requests", {}, Filters(model=["a\u202e"])) == []
 

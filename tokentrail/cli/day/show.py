@@ -44,7 +44,7 @@ def run(
     parts.require("collector", "dashboard")
     with owned(home, command="demo", empty=True) as folder:
         shutil.copyfile(slos or parts.folder() / "alerts" / "slos.day.yaml", folder / "slos.yaml")
-        stack = Stack(home=folder, slos=folder / "slos.yaml", addresses=choose_addresses(ports))
+        stack = Stack(home=folder, slos=folder / "slos.yaml", addresses=choose_addresses(ports), named=ports)
         try:
             with contextlib.suppress(KeyboardInterrupt):
                 with progress(console, "making a day of requests, tokens and steps, and finding its causes"):
