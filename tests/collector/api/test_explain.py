@@ -518,6 +518,19 @@ def test_who_does_not_tell_when_it_got_a_place_had_one_from_its_first_token(rows
     assert answer["note"].endswith(f"{told}: each counts from its first token on")
 
 
+@pytest.mark.parametrize(("lost", "is_told"), [(5, False), (400, True)])
+def test_the_switches_are_those_of_engines_whose_requests_lost_most(rows, api, lost, is_told):
+    """A tenth of what the worst process lost is little."""
+    usual = {"own_prompt": 80, "wait_kv": 20}
+    slow = request(ttft=usual | {"wait_kv": 820}, rest={"batch": 200}, slo_class="chat")
+    other = request(ttft=usual | {"wait_kv": 20 + lost, "own_prompt": 900}, rest={"batch": 200}, slo_class="chat")
+    other[0].update(engine="vllm", instance="v")
+    store(rows, [*chats(6), slow, other])
+    advice = by_cause(api("explain", slo="chat"))["wait_kv"]["advice"]
+    assert "--kv-blocks" in advice
+    assert ("--gpu-memory-utilization" in advice) == is_told
+
+
 @pytest.mark.parametrize(("hours", "of_silent"), [(0, 920), (5, 200)])
 def test_who_has_not_ended_yet_has_places_too(rows, api, hours, of_silent):
     """Since its first token, until now or until it was lost; one that has ended since counts once, by its end."""
