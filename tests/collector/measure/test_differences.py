@@ -473,3 +473,20 @@ def test_what_was_common_in_a_bad_moment_is_not_blamed_for_it(usual, then, bad_o
     bad = moment & (number * 61 % 97 / 97 < np.where(values, bad_of_it, 0.5)) | (number % 50 == 0)
     assert _blamed(minute, bad, values) == told_by_time
     assert _blamed(minute, bad, values, by_time=False) == ["1"] or usual == then
+
+
+def test_the_store_counts_requests_by_their_minute(differences, rows):
+    """In an hour of which six minutes are bad, a tenant has most requests of these."""
+    made = []
+    for i in range(1200):
+        moment = 600 <= i < 720
+        bad = (i % 2 == 0) if moment else i % 60 == 0
+        tenant = "a" if i * 37 % 100 < (75 if moment else 40) else "b"
+        made.append(
+            {"ended": NOW - 1 - (1200 - i) * 3 * SECOND, "e2e": 2 * SECOND, "slo_class": "chat", "tpot_ns": 1e7,
+             "tenant": tenant, "ttft_ns": (900 if bad else 100) * MS}
+        )  # fmt: skip
+    rows.requests(made)
+    asked = {"start": "-1h", "end": "now"}
+    assert differences(**asked)["differences"] == []
+    assert _first(differences(**asked, select__start="-31m", select__end="-24m")) == {("tenant", "a")}
