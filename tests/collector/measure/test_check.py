@@ -166,6 +166,7 @@ def test_a_share_that_is_larger_than_the_other_sides_is_worse_even_within_the_ob
     assert judged(10, 10, 0.05).verdict == "good"
     assert judged(10, 10, 0.0001).verdict == "not decided"
     assert judged(5000, 2000, 0.0001).verdict == "good"
+    assert judged(2000, 2000, 0.0001).verdict == "good"
     assert against_share(None, Share(0, 0), 0.05, 0.2, 1).verdict == "not decided"
 
 
