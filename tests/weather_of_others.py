@@ -123,9 +123,11 @@ def names(folder):
         assert collector.post(request.body()).status_code == 200
     posted = {}
     with monitoring(folder, slos, collector.urls["api"].removeprefix("http://"), hook.url):
-        deadline = time.monotonic() + 240
+        deadline, alive = time.monotonic() + 240, 10**6
         while posted.keys() != wanted and time.monotonic() < deadline:
             time.sleep(1)
+            alive += 1
+            assert collector.post(body(alive, 1)).status_code == 200  # where nobody sends, nobody is lost
             alerts = [alert for _, post in [*hook.posts["TokentrailEngineLost"]] for alert in post["alerts"]]
             posted = {alert["labels"]["service_name"]: alert["annotations"] for alert in alerts}
     collector.stop()
