@@ -21,7 +21,7 @@ SLOW_S = 60.0
 HELD_S = 4.0
 """How long each insert waits in the slow store; between two such times it takes what has come for half a second."""
 TOKENS = 2000
-"""Of a request in the backlog: 0.2 MB of spans that are parsed one by one, or read as columns where they are many."""
+"""Of a request in the backlog, which has 0.2 MB then."""
 NAMES = (
     "{{ $labels.alertname }}", '{{ template "slack.default.text" . }}', "{{ range .Alerts }}", "a\nseverity: page",
     "'; touch owned; '", "$(touch owned) `touch owned`", "<!channel> *b* <https://evil.example|here>",
