@@ -103,7 +103,7 @@ def backlog(folder, megabytes):
 
 def _peak_mb(collector):
     status = Path(f"/proc/{collector.process.pid}/status").read_text()
-    return round(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024)  # type: ignore[index]
+    return round(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024)
 
 
 def names(folder):
