@@ -79,6 +79,7 @@ class Side:
         flags = ["--slos", str(slos), "--lost-after-s", str(lost_after_s), "--metrics-without-key", "true"]
         flags += ["--query-timeout-s", str(PATIENCE_S)]
         self.collector = Collector(folder / cluster, *flags)
+        self.collector.http.timeout = 2 * PATIENCE_S
         self.senders = {tenant: add_key(keys, "ingest", tenant) for tenant in (GOOD, "acme", "mallory")}
         self.good, self.admin = add_key(keys, "read", GOOD), add_key(keys, "admin")
 
@@ -90,7 +91,7 @@ class Side:
 
     def ask(self, path, headers):
         url = f"{self.collector.urls['api']}/api/v1/{path}"
-        answer = self.collector.http.get(url, headers=headers, timeout=2 * PATIENCE_S)
+        answer = self.collector.http.get(url, headers=headers)
         assert answer.status_code == 200, (path, answer.text)
         return answer.json()
 

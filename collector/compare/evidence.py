@@ -211,7 +211,7 @@ def _differ(
     `body`: the upper half of the values, which tells most of how they wander.
     """
     shares = _shares(pair, inside)
-    if (shares[1] > shares[0] * times) != (wish.sign > 0) or not 0 < sum(shares) < 2:
+    if not 0 < sum(shares) < 2:
         return 0.0
     expected = min(sum(shares) / 2, 1 - 1e-9)
     rows = [np.stack(some) for some in (zip(inside, body, strict=True) if body else ((one,) for one in inside))]

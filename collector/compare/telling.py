@@ -126,7 +126,7 @@ class Table:
             return False
         away, expected, variance = self._counted(column, np.zeros(len(column), np.int64))
         within, then, left = self._counted(column, self.block)
-        if then - expected < _LEAST_OF_TIME * away or then >= _TIMES_USUAL * expected or left < _INFORMS * variance:
+        if then - expected < _LEAST_OF_TIME * away or then >= _TIMES_USUAL * expected or left <= _INFORMS * variance:
             return False
         return not is_significant(within / sqrt(left), tried)
 

@@ -47,7 +47,7 @@ _BYTES: Final = 1000
 MOST_BLAMED: Final = 20
 """SLOs, or tenants of one, whose causes are looked for: SLOs first, and those that burn fastest."""
 _LEAST_NS: Final = 300 * SECOND_NS
-"""Requests are explained half a minute after their end, or a minute, so those of the last minute say little."""
+"""Requests are explained about a minute after their end, so those of the last minute say little."""
 
 
 @dataclass(frozen=True)

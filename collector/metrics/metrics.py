@@ -135,7 +135,7 @@ SERVED: Final = ("gen_ai_request_model", "service_name", PROCESS_TENANT)
 CAUSE_TIME = Metric(
     "tokentrail_request_cause_seconds_total", "counter",
     "Time of requests that servers reported, by `cause` (docs/explain.md#causes), before the first token (`of` is "
-    "`ttft`) and after it (`rest`). A request counts when it is first explained, most of them within half a minute.",
+    "`ttft`) and after it (`rest`). A request counts when it is first explained, most of them within a minute.",
     (*SERVED, "of", "cause"))
 PHASE_TIME = Metric(
     "tokentrail_request_phase_seconds_total", "counter",

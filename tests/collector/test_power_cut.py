@@ -81,6 +81,4 @@ def test_a_power_cut_neither_doubles_nor_loses_what_was_acknowledged(disk, colle
     collector.wait_until(lambda: counted(collector) >= 3)
     assert counted(collector) == 3
     assert collector.stop() == 0
-    assert stored_tokens(collector.data_dir) == {
-        (trace, index): 1 for trace in (1, 2, 3) for index in range(TOKENS)
-    }
+    assert stored_tokens(collector.data_dir) == {(trace, index): 1 for trace in (1, 2, 3) for index in range(TOKENS)}

@@ -32,7 +32,7 @@ def starter(api: Api, start: str, end: str) -> str:
     """
     found = [one for vantage in ("server", "client") for one in _of_vantage(api, vantage, start, end)]
     if not found:
-        raise ValueError(f"no model had {LEAST} requests that ended ok: --start -1d looks further back")
+        raise ValueError(f"no model had {LEAST} requests that ended ok: --start -7d looks further back")
     names: set[str] = set()
     return _HEAD + "".join(_slo(labels, numbers, names) for labels, numbers in found)
 

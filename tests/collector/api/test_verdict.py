@@ -254,6 +254,12 @@ class TestOther:
         quiet = api("verdict", start="-31h", end="-30h")
         assert (quiet["state"], quiet["slos"][0]["budget_left"] < 0) == ("quiet", True)
 
+    def test_a_budget_is_spent_in_the_minute_in_which_what_was_left_of_it_is(self, rows, api):
+        for minutes, bad in ((50, 6), (10, 6)):
+            store(rows, [*chats(94), *slow(bad)], ago=2 * DAY + minutes * 60)
+        store(rows, chats(1))
+        assert "its budget is spent since 19 Nov 09:49 UTC" in api("verdict")["sentence"], "10 bad of 201 are allowed"
+
     @pytest.mark.parametrize(
         ("good", "text"),
         [

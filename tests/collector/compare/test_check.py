@@ -166,6 +166,7 @@ def test_a_share_that_is_larger_than_the_other_sides_is_worse_even_within_the_ob
     assert judged(10, 10, 0.05).verdict == "good"
     assert judged(10, 10, 0.0001).verdict == "not decided"
     assert judged(5000, 2000, 0.0001).verdict == "good"
+    assert judged(2000, 2000, 0.0001).verdict == "good"
     assert against_share(None, Share(0, 0), 0.05, 0.2, 1).verdict == "not decided"
 
 
@@ -191,3 +192,32 @@ def test_evidence_that_is_looked_at_after_each_request_rarely_convicts_the_innoc
         assert larger(n * min(p + sign * shift, p * 3) if sign > 0 else n * max(p - shift, p / 3), n)
     assert evidence(0, 0, p, sign) == 0
     assert evidence(1000 * p * (1 - sign * 0.5), 1000, p, sign) == 0, "the other side is no evidence"
+
+
+def _steady(share, minutes):
+    """Two requests a second, of which bad ones come evenly."""
+    number = np.arange(minutes * 120)
+    bad, block = np.floor((number + 1) * share) - np.floor(number * share), number * BLOCKS // len(number)
+    judged = np.bincount(block).astype(float)
+    moved = (np.bincount(block, bad) - judged * bad.mean()) / len(number)
+    return Share(float(bad.sum()), float(len(number)), moved, minutes * 60.0, judged)
+
+
+@pytest.mark.parametrize(
+    ("share", "minutes", "verdict"),
+    [(0.1, 2, "not decided"), (0.1, 4, "worse"), (0.05, 50, "not decided"), (0.05, 60, "good"), (0.03, 40, "good")],
+)
+def test_worse_is_told_early_and_good_is_doubted_where_traffic_may_yet_wander(share, minutes, verdict):
+    assert against_objective(_steady(share, minutes), 0.05, 0.2).verdict == verdict
+
+
+def test_a_release_that_is_half_as_slow_again_is_told_by_its_first_thousand_requests():
+    rng = np.random.default_rng(8)
+    blocks, told = np.arange(1000) * BLOCKS // 1000, []
+    for slower in (1.0, 1.5):
+        pairs = [
+            [Sample(by * rng.lognormal(0, 0.8, 1000), np.ones(1000), np.ones((1, 1000)), blocks, seconds=500.0)
+             for by in (1.0, slower)] for _ in range(10)
+        ]  # fmt: skip
+        told.append([against_latency("P99 TTFT", (a, b), 0.99, 0.2, 5).verdict == "worse" for a, b in pairs])
+    assert (sum(told[0]), sum(told[1])) == (0, 10)

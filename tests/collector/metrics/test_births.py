@@ -156,6 +156,7 @@ def test_histograms_tell_tenants_apart_only_where_somebody_asked(arrive, clock, 
     assert counted() == (told, {"acme", "bolt"})
     clock.now += of._longest_ns - SECOND
     add("bolt")
+    assert counted()[0] == ({"acme": 2, "bolt": 2} if asked else {"": 4})
     clock.now += 2 * SECOND
     add()
     still = {"": 4} if not asked else {"bolt": 2}

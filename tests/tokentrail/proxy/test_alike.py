@@ -78,7 +78,7 @@ def test_an_event_that_tells_more_or_less_is_not(other):
         delta("a", usage={"completion_tokens": 1}),
         delta("a", index=1),
         delta("a").replace(b"}]}", b'}], "error": {"type": "x"}}'),
-        sse({"choices": [{"index": 0, "delta": {"tool_calls": [{"text": "a"}]}}]}),  # output with any text
+        sse({"choices": [{"index": 0, "delta": {"tool_calls": [{"name": "f", "text": "a"}]}}]}),  # output with any text
         sse(MESSAGE, "error"),
         delta("a").replace(b"\n\n", b"\r\n\r\n"),
         delta("a").replace(b"}]}", b"}]"),

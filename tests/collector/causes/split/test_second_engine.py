@@ -1,8 +1,11 @@
 """An engine of a shape that the rules were not made for: each of its faults is named, with its size and culprit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from collector.causes.split.judge import Laws
 from collector.causes.split.names import PARTS, load_causes
 from tests.support.second_engine import LAW, SHOWN, victims_of, worst_of
 from tests.support.second_engine import explained as of_second
@@ -37,6 +40,15 @@ def test_what_is_wrong_is_found_with_its_size_and_nothing_else_is_blamed(name):
         blamed = [worst_of(case, victim) for victim in victims_of(case)]
         assert len(blamed) >= 3
         assert set(blamed) == {case.culprit}
+
+
+def test_a_fault_of_a_process_that_has_its_sisters_law_alone_is_a_fault():
+    """It is not always slower, so its sister's law judges it."""
+    case = SHOWN["slow × 1.5, 7 s"](1, LAW)
+    explained = of_second(replace(case, laws=Laws(sister=case.laws.own)))
+    assert explained.slower is None
+    found = by_part(explained)[:, [PARTS.index("drift"), PARTS.index("stall")]].sum()
+    assert found == pytest.approx(case.injected.sum() / 1e9, rel=0.05)
 
 
 def test_the_size_of_a_slow_device_in_a_burst_is_within_its_error():
