@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.causes.split import far_beyond
+from collector.causes.split.steps import far_beyond
 from collector.causes.split.culprits import culprits_of
 from collector.causes.split.model import FEATURES
 from collector.causes.split.names import PARTS
