@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from collector.causes.split.steps import far_beyond
 from collector.causes.split.culprits import culprits_of
 from collector.causes.split.model import FEATURES
 from collector.causes.split.names import PARTS
 from collector.causes.split.requests import explain_process
+from collector.causes.split.steps import far_beyond
 from tests.support.simulated_engine import EPOCH, MS, Faults, Law, Load, S, chats, run
 
 BUSY = Law(step=30 * MS, noise=0.55)
