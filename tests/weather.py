@@ -223,7 +223,7 @@ def ports(folder):
         assert named.returncode != 0
         assert "port 8080 (API) is in use" in named.stdout + named.stderr, named.stdout + named.stderr
         done = subprocess.run(
-            [*command, "--seconds", "40"], cwd=ROOT, capture_output=True, text=True, timeout=550, check=False
+            [*command, "--seconds", "40"], cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False
         )
         said = done.stdout + done.stderr
         assert done.returncode == 0, said
