@@ -204,7 +204,7 @@ def server(python: Path, folder: Path, sink: str, extra: tuple[str, ...], tape: 
 
 @contextmanager
 def busy_cpus(count: int) -> Iterator[None]:
-    """So many processes that do nothing but take the CPU."""
+    """Processes that do nothing but take the CPU."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

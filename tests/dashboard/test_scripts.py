@@ -38,7 +38,8 @@ def test_an_unknown_number_of_tokens_is_not_called_few(components_found, emitted
 SUMMARY = {
     "window": {"start": "2026-11-21T10:00:00Z", "end": "2026-11-21T10:15:00Z",
                "complete_until": "2026-11-21T10:14:54Z"},
-    "requests": {"total": 1}, "ttft_s": {"p50": 0.1, "p99": 0.1}, "tpot_s": {"p50": 0.1, "p99": 0.1}, "attainment": 1.0,
+    "requests": {"total": 1}, "ttft_s": {"p50": 0.1, "p99": 0.1, "count": 1}, "ttft_is_e2e": 0,
+    "tpot_s": {"p50": 0.1, "p99": 0.1}, "attainment": 1.0,
     "throughput": {"output_tokens_per_s": 3.0}, "goodput": {"requests_per_s": 1.0},
 }  # fmt: skip
 

@@ -61,7 +61,8 @@ LATENCY = dict.fromkeys(("p50", "p90", "p95", "p99", "max"), 0.1) | {"count": 1}
 ANSWERS = {
     "kv": {"engines": [{"preemptions": 3}]},
     "summary": {"requests": {"ok": 1, "failed": 0, "cancelled": 0, "good": 1, "in_flight": 0}}
-    | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s", "gap_s"), LATENCY),
+    | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s", "gap_s"), LATENCY)
+    | {"ttft_is_e2e": 0},
     "slos": {"slos": []},
     "explain": {"selected": {"requests": 1, "explained": 1}, "sentence": "What the TTFT took was 90 % cold start."},
     "cold_starts": {"cold_starts": [{"duration_s": 3.0, "phases": [{"name": "load_weights", "duration_s": 2.0}]}]},

@@ -45,7 +45,7 @@ class Serving:
 
     @property
     def titles(self) -> list[str]:
-        """Those with most of the requests first."""
+        """The processes, those with most of the requests first."""
         return [self.processes[number].process.title for number in self._by_requests]
 
     @cached_property
@@ -85,7 +85,7 @@ class Serving:
 
     @cached_property
     def _engines(self) -> list[str]:
-        """Those with most of the requests first."""
+        """The engines, those with most of the requests first."""
         served = Counter(self.rows.rows["process"].tolist())
         engines: Counter[str] = Counter()
         for number in self._by_requests:

@@ -115,7 +115,7 @@ def test_a_trace_shows_the_server_below_its_client(api, rows, monkeypatch):
     ]  # fmt: skip
     assert api(f"requests/{trace}", span_id=client["span_id"])["request"]["vantage"] == "client"
     assert api("summary")["requests"]["total"] == 2
-    for module in ("measure.hops", "measure.request"):
+    for module in ("count.hops", "causes.answer.request"):
         monkeypatch.setattr(f"collector.{module}.MOST_OF_A_TRACE", 1)
     of_a_long_trace = api(f"requests/{trace}")
     assert (len(of_a_long_trace["span_ids"]), len(of_a_long_trace["request"]["hops"])) == (1, 2)

@@ -135,7 +135,7 @@ def test_the_largest_port_and_the_longest_scrape_are_taken():
 
 
 def test_every_setting_is_read():
-    folder = Path(inspect.getfile(Settings)).parent
+    folder = Path(inspect.getfile(Settings)).parents[1]
     code = "".join(path.read_text() for path in folder.rglob("*.py") if path.name != "settings.py")
     code += Path(inspect.getfile(Settings)).read_text().partition("class Settings")[2].partition("\n    def ")[2]
     assert [name for name in Settings.model_fields if not re.search(rf"(settings|self)[.]{name}\b", code)] == []

@@ -123,7 +123,7 @@ def test_metrics_that_dynamo_sends_over_grpc_and_http_are_shown(collector, api):
     assert rows["dynamo-worker"]["up"] is None
     assert rows["dynamo-worker"]["values"].keys() >= {"running", "waiting", "kv_usage", "preemptions", "ttft"}
     assert rows["dynamo-frontend"]["values"] == {"evictions": 73}
-    dropped = collector.base.status.snapshot().items_rejected["data_points"]
+    dropped = collector.status.snapshot().items_rejected["data_points"]
     assert dropped["unknown_name"] > 0
     assert set(dropped) <= {"unknown_name", "other_name"}
 

@@ -121,7 +121,7 @@ def _found(one: Mapping[str, Any]) -> tuple[str, str, str, str]:
 
 
 def second_engine(_: str, __: str) -> str:
-    """The same of an engine of another shape, of the last run of `python -m benchmarks.explain_second`."""
+    """Faults of an engine of another shape, of the last run of `python -m benchmarks.explain_second`."""
     numbers = json.loads(SECOND.read_text())["numbers"]
     head = ("fault", "cause", "time that it added, s", "found, s", "culprit named", "blamed besides", "right")
     rows = (

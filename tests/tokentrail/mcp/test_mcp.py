@@ -69,7 +69,8 @@ def add_traffic(rows, tenant, trace):
     )
     slow[0]["error_type"] = f"{tenant}-{HOSTILE}"
     many = [*chats(40, variant="v1", **own), *[slow] * 60]
-    made = rows.requests([{"ended": NOW - SECOND - i * MS, **fields} for i, (fields, _) in enumerate(many[:-1])])
+    ended = [NOW - (120 if i == 0 else 1) * SECOND - i * MS for i in range(99)]
+    made = rows.requests([{"ended": at, **fields} for at, (fields, _) in zip(ended, many[:-1], strict=True)])
     made += rows.requests([{"ended": NOW - SECOND, "trace_id": trace, "request_id": f"{tenant}-1", **many[-1][0]}])
     rows.causes([(row, causes) for row, (_, causes) in zip(made, many, strict=True)])
     rows.open(start=NOW - 20 * SECOND, seen=NOW - SECOND, slo_class="chat", **own)
