@@ -62,20 +62,26 @@ def files() -> list[Path]:
     return sorted((ROOT / "collector").rglob("*.py"))
 
 
+def imports(path: Path) -> set[str]:
+    """The names of all modules that a file imports, and of what it takes from them."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            # `from tokentrail import semconv` imports tokentrail.semconv
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found
+
+
 def imported(path: Path) -> Iterator[str]:
     """The rooms that a file imports, without its own."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            first, *rest = name.split(".")
-            if first == "collector" and rest:
-                room = room_of(ROOT / "collector" / "/".join(rest) / "_")
-                if room != room_of(path):
-                    yield room or name
+    for name in imports(path):
+        first, *rest = name.split(".")
+        if first == "collector" and rest:
+            room = room_of(ROOT / "collector" / "/".join(rest) / "_")
+            if room != room_of(path):
+                yield room or name
 
 
 def said(room: str) -> str:

@@ -1,6 +1,5 @@
 """Each package imports only the packages it may, and `import tokentrail` loads no framework into its host."""
 
-import ast
 import re
 import subprocess
 import sys
@@ -8,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
+from tests.contract.rooms import imports as imports_of
 
 ROOT = Path(__file__).parents[2]
 OURS = ("tokentrail", "instrumented_engine", "collector", "alerts", "dashboard", "benchmarks", "tests")
@@ -79,14 +80,7 @@ ENTER = {
 
 
 def imports(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            # `from tokentrail import semconv` imports tokentrail.semconv
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return {name for name in found if name.split(".")[0] in OURS}
+    return {name for name in imports_of(path) if name.split(".")[0] in OURS}
 
 
 def is_allowed(name: str, allowed: set[str]) -> bool:

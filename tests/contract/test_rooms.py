@@ -36,4 +36,4 @@ def test_an_import_of_another_room_is_found(monkeypatch, tmp_path):
     bad.write_text(
         "import json\nfrom collector.slo import model\nimport collector.store.lock\nfrom collector import api\n"
     )
-    assert list(imported(bad)) == ["store", "api"]
+    assert sorted(imported(bad)) == ["api", "store"]

@@ -259,7 +259,7 @@ class _Answer:
     def _culprits(self, time_s: Floats) -> Mapping[str, list[Culprit]]:
         culprits: dict[str, list[Culprit]] = defaultdict(list)
         if suffered_s := float(sum(time_s[PARTS.index(name)] for name in OF_PROMPTS)):
-            to_blame = of_prompts(self.reader, [self._victims(name) for name in OF_PROMPTS], suffered_s=suffered_s)
+            to_blame = of_prompts(self.reader, [self._victims[name] for name in OF_PROMPTS], suffered_s=suffered_s)
             culprits |= dict.fromkeys(OF_PROMPTS, to_blame)
         for name in ("preempted", "recompute"):
             culprits[name] = of_kv(self.reader, self.counted.window, self.rows, self._beyond, name)
@@ -267,15 +267,16 @@ class _Answer:
             of_place = of_processes(lost_at(self.rows, self._beyond, name), self._serving.processes, name)
             culprits[name] = [*culprits[name], *of_place] if name in OF_PROMPTS else culprits[name] or of_place
             if name in HELD:
-                culprits[name] = [*culprits[name], *of_holders(self._held, self._victims(name), name)]
+                culprits[name] = [*culprits[name], *of_holders(self._held, self._victims[name], name)]
         return culprits
 
-    def _victims(self, cause: str) -> Victims:
-        return Victims.of(self.rows, self._beyond, cause)
+    @cached_property
+    def _victims(self) -> Mapping[str, Victims]:
+        return {name: Victims.of(self.rows, self._beyond, name) for name in (*OF_PROMPTS, *HELD)}
 
     @cached_property
     def _held(self) -> Held:
-        return read_held(self.reader, [self._victims(name) for name in HELD])
+        return read_held(self.reader, [self._victims[name] for name in HELD])
 
     @cached_property
     def _serving(self) -> Serving:

@@ -69,7 +69,7 @@ class Serving:
         """The laws of the processes with most of the requests; none for a caller of one tenant."""
         if self.reader.tenant or not self.rows.n:
             return []
-        most = [self.processes[number].process for number in self._by_requests[:_MOST_MODELS]]
+        most = [self.processes[number].process for number in [*self._by_requests][:_MOST_MODELS]]
         return read_models(self.reader, self.population, most)
 
     def advice(self, cause: str, culprits: Sequence[Culprit]) -> str:
@@ -79,17 +79,17 @@ class Serving:
         return f"{compared(culprits, self.processes.values())}{advice(cause, self._engines_of(cause))}"
 
     @cached_property
-    def _by_requests(self) -> list[int]:
+    def _by_requests(self) -> dict[int, int]:
+        """How many of the requests each process served, those with most first."""
         served = Counter(self.rows.rows["process"].tolist()).most_common()
-        return [number for number, _ in served if number in self.processes]
+        return {number: n for number, n in served if number in self.processes}
 
     @cached_property
     def _engines(self) -> list[str]:
         """The engines, those with most of the requests first."""
-        served = Counter(self.rows.rows["process"].tolist())
         engines: Counter[str] = Counter()
-        for number in self._by_requests:
-            engines[self.processes[number].engine] += served[number]
+        for number, n in self._by_requests.items():
+            engines[self.processes[number].engine] += n
         return [name for name, _ in engines.most_common()]
 
     def _engines_of(self, cause: str) -> list[str]:
