@@ -82,7 +82,11 @@ def cluster(folder):
     with running_node(folder) as node:
         store = LazyStore.open(f"{node.url}/default?cluster=prod")
         apply_schema(store)
-        shutil.copytree(folder / "db", folder / "made", symlinks=True)
+        store.close()
+    # A running server goes on removing the files of tables that were dropped: the copy is of a stopped one.
+    shutil.copytree(folder / "db", folder / "made", symlinks=True)
+    with running_node(folder) as node:
+        store = LazyStore.open(f"{node.url}/default?cluster=prod")
         yield store
         store.close()
 
