@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import ConfigDict, Field
 
 from collector.api.context import Context
-from collector.api.parameters import Duration, Labels, Names, Time, WindowQuery
+from collector.api.parameters import Duration, Names, Time, WindowQuery, with_filters
 from collector.api.problems import bad_parameter
 from collector.ask.times import Moment, rfc3339
 from collector.ask.window import Window
@@ -19,10 +19,10 @@ from collector.compare.strata import read_strata
 from collector.count.reader import Reader
 from collector.slo.judge import selected
 from collector.sql.fragment import all_of
+from tokentrail.shared.parameters import MEANING
 
-_OF_A, _OF_B = "This filter for A alone, in place of the common one", "This filter for B alone"
 
-
+@with_filters(a="of A: only ", b="of B: only ")
 class CompareQuery(WindowQuery):
     """Filters and times of both sides, and those of one side behind `a.` and `b.`."""
 
@@ -30,27 +30,13 @@ class CompareQuery(WindowQuery):
 
     a_start: Time | None = Field(None, alias="a.start", description="The start of A, if it has its own")
     a_end: Time | None = Field(None, alias="a.end", description="The end of A")
-    a_model: Names = Field([], alias="a.model", description=_OF_A)
-    a_tenant: Names = Field([], alias="a.tenant", description=_OF_A)
-    a_variant: Names = Field([], alias="a.variant", description=_OF_A)
-    a_engine: Names = Field([], alias="a.engine", description=_OF_A)
-    a_slo_class: Names = Field([], alias="a.slo_class", description=_OF_A)
-    a_vantage: Names = Field([], alias="a.vantage", description=_OF_A)
-    a_label: Labels = Field(default_factory=dict, alias="a.label.*", description=_OF_A)
     b_start: Time | None = Field(None, alias="b.start", description="The start of B")
     b_end: Time | None = Field(None, alias="b.end", description="The end of B")
-    b_model: Names = Field([], alias="b.model", description=_OF_B)
-    b_tenant: Names = Field([], alias="b.tenant", description=_OF_B)
-    b_variant: Names = Field([], alias="b.variant", description=_OF_B)
-    b_engine: Names = Field([], alias="b.engine", description=_OF_B)
-    b_slo_class: Names = Field([], alias="b.slo_class", description=_OF_B)
-    b_vantage: Names = Field([], alias="b.vantage", description=_OF_B)
-    b_label: Labels = Field(default_factory=dict, alias="b.label.*", description=_OF_B)
     a_instance: Names = Field([], alias="a.instance", description="Only requests to these engine processes in A")
     b_instance: Names = Field([], alias="b.instance", description="Only requests to these engine processes in B")
-    at: Time | None = Field(None, description="A is the time before this moment, and B the time after it")
-    span: Duration = Field("1h", validate_default=True, description="The time before and after `at`")
-    relevant: float = Field(0.1, gt=0.001, le=10, description="Differences of up to this share are called the same")
+    at: Time | None = Field(None, description=MEANING["at"])
+    span: Duration = Field("1h", validate_default=True, description=MEANING["span"])
+    relevant: float = Field(0.1, gt=0.001, le=10, description=MEANING["compare.relevant"])
 
     def times(self, now_ns: int, side: str) -> tuple[Moment | None, Moment | None]:
         """The start and the end of a side alone; None for a common one."""
@@ -70,7 +56,7 @@ class CompareQuery(WindowQuery):
         words = [value for values in filters.values() for value in values]
         if start or end:
             words.append(f"{rfc3339(window.start_ns)} to {rfc3339(window.end_ns)}")
-        return ", ".join(words) or side.upper(), window, query.vantage
+        return ", ".join(words) or side.upper(), window, query.vantages
 
 
 def _at(ns: int) -> Moment:
