@@ -36,8 +36,8 @@ def _filter(name: str) -> str:
 
 
 def _of_a_side(name: str) -> str:
-    if not (_is_filter(name) or name in ("start", "end", "instance")):
-        msg = f"there is no {name}; there are start, end, instance, {_NAMES}"
+    if not (_is_filter(name) or name in ("start", "end")):
+        msg = f"there is no {name}; there are start, end, {_NAMES}"
         raise ValueError(msg)
     return name
 

@@ -149,8 +149,6 @@ class Tools:
         limit: Annotated[int, Field(ge=1, le=50)] = 10,
         cause_start: Annotated[str | None, Field(description="Of `cause`: from then on", max_length=64)] = None,
         cause_end: Annotated[str | None, Field(description="Of `cause`: until then", max_length=64)] = None,
-        service: Name = None,
-        instance: Name = None,
         process_tenant: Name = None,
         filters: Filters | None = None,
     ) -> Any:
@@ -158,7 +156,7 @@ class Tools:
 
         `total` says how many there are. `request` shows one by its `trace_id` or `request_id`.
         """
-        chosen = {"slo": slo, "verdict": verdict, "status": status, "service": service, "instance": instance}
+        chosen = {"slo": slo, "verdict": verdict, "status": status}
         caused = {"cause": cause, "cause_start": cause_start, "cause_end": cause_end, "process_tenant": process_tenant}
         window = {"start": start, "end": end, "sort": sort, "limit": limit}
         answer = self._ask(ctx, "requests", **window, **_options(**chosen, **caused), **given(filters))

@@ -32,6 +32,7 @@ from tokentrail.cli.app import app as command_line
 from tokentrail.mcp.arguments import calls
 from tokentrail.mcp.bounds import LONGEST_TEXT, MOST_CHARACTERS, bounded
 from tokentrail.mcp.server import DATA, make
+from tokentrail.shared.parameters import FILTERS
 from tokentrail.testing import ManualClock
 
 MS = 1_000_000
@@ -165,7 +166,7 @@ def test_nine_tools_that_only_read_say_that_names_are_data(served):
     assert size < 11_200, "some 2,500 tokens, which stand in every question of an agent"
     filters = {tool.name: tool.input_schema["properties"]["filters"] for tool in listed if tool.name != "request"}
     (told,) = {one["description"] for one in filters.values()}
-    assert told == "model, tenant, variant, engine, slo_class, vantage, label.NAME; not.model: others"
+    assert told == f"{', '.join(FILTERS)}, label.NAME; not.model: others"
 
 
 SEEN = {
@@ -228,7 +229,7 @@ def test_an_answer_leads_on_with_calls_that_are_answered(answer, tool, to):
     for call in leads(found):
         told = answer(call["tool"], call["arguments"])
         assert not told.is_error, (call, text(told))
-        assert call["arguments"].get("filters", filters) == filters, "those of the question"
+        assert {**call["arguments"].get("filters", {}), **filters} == call["arguments"].get("filters", filters)
     if tool == "explain":
         (listed,) = [call["arguments"] for call in leads(found) if call["tool"] == "requests"]
         assert json.loads(text(answer("requests", listed)))["total"] == found["selected"]["requests"] > 0
