@@ -10,7 +10,7 @@ from dashboard import palette
 from dashboard.components.trail import COLOURS, Picture
 from dashboard.transform import Json, placed
 from tokentrail.semconv import Phase
-from tokentrail.shared.formatting import THRESHOLDS, count, duration, instant, one_line
+from tokentrail.shared.formatting import THRESHOLDS, count, counted, duration, instant, one_line
 
 _LANES: Final = 24
 """Lanes of other requests; those behind them are left out, and the page says so."""
@@ -88,7 +88,7 @@ def of_process(timeline: Json, starts: Sequence[Json]) -> Picture | None:
         return None
     return Picture(
         id=window["start"] + window["end"],
-        label=f"{count(timeline['steps_total'])} steps, {count(timeline['requests_total'])} requests. {_KEYS}",
+        label=f"{counted(timeline['steps_total'], 'step')}, {counted(timeline['requests_total'], 'request')}. {_KEYS}",
         begin_s=0.0,
         end_s=end_s,
         tracks=drawn,
@@ -212,7 +212,7 @@ def _rows_of(lanes: Sequence[Bar]) -> int:
 
 
 def _named(lane: Json) -> str:
-    tokens = "" if lane["input_tokens"] is None else f", {count(lane['input_tokens'])} tokens"
+    tokens = "" if lane["input_tokens"] is None else f", {counted(lane['input_tokens'], 'token')}"
     tenant = f" {one_line(lane['tenant'])[:40]}" if lane["tenant"] else ""
     return f"{lane['trace_id'][:8]}{tenant}{tokens}"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dashboard.transform import Json
-from tokentrail.shared.formatting import THRESHOLDS, count, duration, plain, tpot
+from tokentrail.shared.formatting import THRESHOLDS, count, counted, duration, plain, tpot
 
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "ttft": ("ttft",),
@@ -102,7 +102,7 @@ def _named(group: Group, parts: Sequence[str], request: Json) -> str:
     text = f"{group.name} {duration(group.of(parts))}"
     if group.name == "own prompt" and request["input_tokens"] is not None:
         cached = "" if request["cached_tokens"] is None else f", {count(request['cached_tokens'])} cached"
-        return f"{text} ({count(request['input_tokens'])} tokens{cached})"
+        return f"{text} ({counted(request['input_tokens'], 'token')}{cached})"
     if group.culprits:
         worst = group.culprits[0]
         if worst["trace_id"]:

@@ -20,6 +20,7 @@ from tokentrail.shared.formatting import (
     UNDEFINED,
     clock,
     count,
+    counted,
     duration,
     instant,
     of_tenant,
@@ -80,7 +81,7 @@ def sentence(shown: Sequence[Json]) -> str:
         return f"{count(len(shown))} processes: {rest}."
     words = {"hangs": "makes no step", "lost": "went silent"}
     named = "; ".join(
-        f"{plain(one['instance'] or one['service'])} {words[one['state']]}, {count(one['in_flight'])} requests open"
+        f"{plain(one['instance'] or one['service'])} {words[one['state']]}, {counted(one['in_flight'], 'request')} open"
         for one in trouble[:3]
     )
     return f":red[●] {named}. Of the other {count(len(shown) - len(trouble))} processes, {rest}."
@@ -204,9 +205,8 @@ def steps(process: Json, view: View) -> None:
             return
         opened = trail.draw(picture, "process-trail", view.zone)
         if answer["steps_total"] > len(answer["steps"]["step"]):
-            st.caption(
-                f"The newest {count(len(answer['steps']['step']))} of {count(answer['steps_total'])} steps are drawn."
-            )
+            shown, all_steps = count(len(answer["steps"]["step"])), counted(answer["steps_total"], "step")
+            st.caption(f"The newest {shown} of {all_steps} are drawn.")
         if opened:
             pages = st.session_state["pages"]
             st.switch_page(pages["request"], query_params={"trace_id": opened[0], "span_id": opened[1]})

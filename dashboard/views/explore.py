@@ -15,7 +15,7 @@ from dashboard.components.heat import Selection
 from dashboard.filters import View, selected
 from dashboard.transform import Json
 from dashboard.views import differing, happened, requests
-from tokentrail.shared.formatting import THRESHOLDS, clock, count, duration, instant, percent, plain
+from tokentrail.shared.formatting import THRESHOLDS, clock, count, counted, duration, instant, percent, plain
 
 METRICS = {**{words: name for name, words in THRESHOLDS.items()}, "queue": "queue"}
 COLUMNS, ROWS = 144, 36
@@ -164,7 +164,7 @@ def sentence(found: Json, metric: str, chosen: Selection | None, view: View) -> 
     of = "failed" if chosen and chosen.failed else "requests"
     n, bad = sum(cell[of] for cell in inside), sum(cell["bad"] for cell in inside)
     if chosen is None:
-        return f"**{count(n)} requests** of the range · {percent(bad / n if n else None)} bad"
+        return f"**{counted(n, 'request')}** of the range · {percent(bad / n if n else None)} bad"
     begin, end = (datetime.fromtimestamp(at, UTC).astimezone(view.zone) for at in (chosen.t0, chosen.t1))
     day = "%b %d " if begin.date() != datetime.now(view.zone).date() else ""
     parts = [f"**{count(n)} {'failed ' if chosen.failed else ''}requests**", f"{begin:{day}%H:%M:%S} – {end:%H:%M:%S}"]

@@ -15,7 +15,18 @@ from dashboard.components.heat import Selection
 from dashboard.filters import View
 from dashboard.transform import Json, missed_by
 from dashboard.why import PARTS
-from tokentrail.shared.formatting import THRESHOLDS, UNDEFINED, clock, count, duration, instant, of_tenant, plain, tpot
+from tokentrail.shared.formatting import (
+    THRESHOLDS,
+    UNDEFINED,
+    clock,
+    count,
+    counted,
+    duration,
+    instant,
+    of_tenant,
+    plain,
+    tpot,
+)
 
 SORTS = {**{words: name for name, words in THRESHOLDS.items()}, "newest": "end"}
 STATUSES = ("ok", "error", "cancelled", "unknown", "in_flight", "lost")
@@ -67,7 +78,7 @@ def draw(view: View, chosen: Selection | None, metric: str) -> None:
         )
         return
     with st.container(horizontal=True, vertical_alignment="center", key="list-pages"):
-        st.caption(f"{count(len(rows))} of {count(answer['total'])} requests. A click opens one.", width="content")
+        st.caption(f"{count(len(rows))} of {counted(answer['total'], 'request')}. A click opens one.", width="content")
         st.button("First page", disabled=cursor is None, on_click=_go, args=(asked, None), type="tertiary")
         st.button(
             "Next page", disabled=answer["next"] is None, on_click=_go, args=(asked, answer["next"]), type="tertiary"
