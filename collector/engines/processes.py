@@ -24,7 +24,7 @@ from collector.engines.signs import processes_of, signs_of_life
 from collector.numbers.latencies import exact_by
 from collector.slo.counts import Number
 
-MOST: Final = 100
+MOST: Final = 300
 POINTS: Final = 40
 """Buckets of the curves."""
 _QUIET_NS: Final = 300 * SECOND_NS
@@ -75,7 +75,7 @@ class Processes(Answer):
     step_s: float
     """Width of a bucket of the curves; the first begins with the window."""
     processes: list[ProcessNumbers]
-    """The processes in trouble first, then the latest, at most 100."""
+    """The processes in trouble first, then the latest, at most 300."""
     processes_total: int
 
 
