@@ -36,8 +36,8 @@ _OF_A_ROW: Final = (
 _DRAWN: Final = ("tokens", "steps", "events_total", "steps_total")
 """Parts of a request that only a drawing needs."""
 
-_TWICE: Final = ("groups", "typical", "models", "by_model", "unexplained_s")
-"""Fields of `/explain` that are sums of its parts, or that only a page draws."""
+_TWICE: Final = ("groups", "typical", "models", "by_model", "unexplained_s", "wrong")
+"""Fields of `/explain` that are sums of its parts, that only a page draws, or that its `text` has."""
 
 _SAME_VERSION: Final = (
     "install the same version of the collector and of tokentrail mcp, which tokentrail doctor compares"
