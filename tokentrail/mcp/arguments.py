@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from tokentrail.cli.options import in_zone
 from tokentrail.mcp.bounds import bounded
 
 
+def as_text(value: Any) -> Any:
+    """A number, or a truth value, as the text that is meant."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
 def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    alone = as_text(value)
+    if isinstance(alone, str):
+        return [alone]
+    return [as_text(one) for one in value] if isinstance(value, list) else value
 
 
 Names = Annotated[list[Annotated[str, Field(max_length=256)]], BeforeValidator(_listed)]
 """Names; one alone may stand without a list."""
+Time = Annotated[str, BeforeValidator(as_text), AfterValidator(in_zone), Field(max_length=64)]
+"""A time, read in the zone of `--tz` if it names none."""
 _LABEL: Final = "label."
 _TOOLS: Final = {"explore": "requests", "tail": "explain", "compare": "compare"}
 """The tool that answers what a page of the dashboard shows, by the name of the page in links of the API."""
@@ -38,8 +51,8 @@ class Filters(BaseModel):
 class Side(Filters):
     """One side of a comparison: filters, and times of its own."""
 
-    start: str | None = None
-    end: str | None = None
+    start: Time | None = None
+    end: Time | None = None
 
 
 class Against(BaseModel):
@@ -48,8 +61,8 @@ class Against(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     variant: Names = []
-    start: str | None = None
-    end: str | None = None
+    start: Time | None = None
+    end: Time | None = None
 
 
 def given(params: BaseModel | None, prefix: str = "") -> dict[str, Any]:

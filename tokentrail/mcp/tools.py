@@ -15,13 +15,13 @@ from pydantic import Field
 
 from tokentrail.cli.api import Api, NoSuchRequest, list_of, other_form
 from tokentrail.cli.explained import lines
-from tokentrail.mcp.arguments import Against, Filters, Names, Side, calls, given, of_links
+from tokentrail.mcp.arguments import Against, Filters, Names, Side, Time, calls, given, of_links
 from tokentrail.mcp.bounds import bounded, known, without, written
 from tokentrail.shared.connection import OTHER_FORM, ConnectionSettingError, in_words, way_out
 from tokentrail.shared.formatting import one_line, without_user
 
-Start = Annotated[str, Field(description="-15m before `end`, 14:00, RFC 3339", max_length=64)]
-End = Annotated[str, Field(description="as `start`", max_length=64)]
+Start = Annotated[Time, Field(description="-15m before `end`, 14:00, RFC 3339")]
+End = Annotated[Time, Field(description="now, 14:00, RFC 3339")]
 Slo = Annotated[str | None, Field(max_length=63)]
 Latency = Literal["ttft", "tpot", "e2e", "gap", "first_visible"]
 Name = Annotated[str | None, Field(max_length=256)]
@@ -150,8 +150,8 @@ class Tools:
         ] = None,
         sort: Literal["end"] | Latency = "end",
         limit: Annotated[int, Field(ge=1, le=50)] = 10,
-        cause_start: Annotated[str | None, Field(description="Of `cause`: from then on", max_length=64)] = None,
-        cause_end: Annotated[str | None, Field(description="Of `cause`: until then", max_length=64)] = None,
+        cause_start: Annotated[Time | None, Field(description="Of `cause`: from then on")] = None,
+        cause_end: Annotated[Time | None, Field(description="Of `cause`: until then")] = None,
         service: Name = None,
         instance: Name = None,
         process_tenant: Name = None,
@@ -159,7 +159,7 @@ class Tools:
     ) -> Any:
         """List requests, the newest or the slowest first, with the thresholds that each one missed and by how much.
 
-        `total` says how many there are. `request` shows one by its `trace_id` or `request_id`.
+        `total` says how many there are. `request` shows one.
         """
         chosen = {"slo": slo, "verdict": verdict, "status": status, "service": service, "instance": instance}
         caused = {"cause": cause, "cause_start": cause_start, "cause_end": cause_end, "process_tenant": process_tenant}
@@ -232,7 +232,7 @@ class Tools:
         ctx: Context,
         a: Side | None = None,
         b: Side | None = None,
-        at: Annotated[str | None, Field(description="In place of a and b: before and after this time")] = None,
+        at: Annotated[Time | None, Field(description="In place of a and b: before and after this time")] = None,
         span: Annotated[str, Field(description="The time before and after `at`")] = "1h",
         start: Start = "-1h",
         end: End = "now",
