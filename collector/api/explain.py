@@ -19,6 +19,7 @@ from collector.causes.answer.request_times import Metric
 from collector.causes.answer.without import Question
 from collector.causes.split.names import PARTS
 from collector.count.reader import Reader
+from collector.incidents.wrong import what_was_wrong
 from collector.slo.model import THRESHOLDS, Promise, Thresholds
 from collector.sql.fragment import Fragment, all_of, any_of, negated
 from tokentrail.shared.parameters import MEANING
@@ -26,6 +27,8 @@ from tokentrail.shared.parameters import MEANING
 _MOST_SETS = 50
 _MOST_STRETCHES = 100
 _MOST_SLOWEST = 200
+_LEAST_BLAMED = 0.1
+"""A cause with this share of the excess is told as one."""
 
 
 class ExplainQuery(WindowQuery):
@@ -64,7 +67,14 @@ def router(ctx: Context) -> APIRouter:
         reader = ctx.reader()
         window = query.as_reported(reader)
         kept = all_of(window.filter, negated(_in_stretches(query.leave_out, reader.now_ns)))
-        return explain(reader, replace(window, filter=kept), query.vantages, _question(reader, query))
+        question, chosen = _question(reader, query), replace(window, filter=kept)
+        answer = explain(reader, chosen, query.vantages, question)
+        if question.slo is None or question.metric is not None:
+            return answer
+        wrong = what_was_wrong(reader, chosen, question.slo)
+        is_blamed = any(part.cause != "unexplained" and (part.share or 0.0) >= _LEAST_BLAMED for part in answer.parts)
+        told = wrong and wrong.with_levels("" if is_blamed else None, answer.levels)
+        return answer.model_copy(update={"wrong": told})
 
     return routes
 

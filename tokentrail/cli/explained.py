@@ -66,7 +66,9 @@ def _headline(answer: Json) -> Iterator[str]:
         slowest = f"{_PER_CENT * (1 - answer['quantile']):.4g} %" if answer["quantile"] else "all"
         least = f" ({duration(answer['value_s'])} or longer)" if answer["quantile"] else ""
         yield f"The slowest {slowest} by {answer['metric']}{least}: {counted(n, 'request')}, {when}{places}."
-    if not selected["explained"]:
+    if answer["wrong"]:
+        yield answer["wrong"]
+    elif not selected["explained"]:
         yield "None of them is explained yet."
 
 

@@ -348,6 +348,10 @@ def test_sums_are_of_the_tenant_alone(answer):
         ("request", {"trace_id": "nobody\x1b[2J"}, r"has the id nobody\x1b[2J, and no trace id begins with it"),
         ("requests", {"verdict": "poor"}, "verdict: input should be 'good', 'bad', "),
         ("status", {"since": "-1h"}, "status takes no since, but start, end, filters"),
+        ("status", {"tenant": "acme"}, "start, end, filters; write filters.tenant"),
+        ("status", {"end": []}, "end: write a text"),
+        ("status", {"filters": {"label": {"region": "eu"}}}, "there is no label; there are model, "),
+        ("status", {"filters": "acme"}, "filters: write an object"),
         ("check", {}, "slo is missing"),
     ],
 )
@@ -356,6 +360,39 @@ def test_what_is_wrong_is_told_in_the_collectors_words(answer, tool, arguments, 
     assert refused.is_error
     assert told in text(refused)
     assert "same version" not in text(refused)
+    assert "Error executing" not in text(refused)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("status", {"start": None, "end": None, "filters": None}),
+        ("requests", {"end": 1_764_370_000, "slo": None, "filters": {"tenant": None, "label.stream": True}}),
+        ("compare", {"a": {"variant": 1, "start": None}, "b": {"variant": [2]}, "at": None}),
+    ],
+)
+def test_null_is_not_given_and_a_number_or_a_truth_value_is_a_text(answer, tool, arguments):
+    found = answer(tool, arguments)
+    assert not found.is_error, text(found)
+
+
+@pytest.mark.parametrize(
+    ("zone", "asked", "end"),
+    [
+        ("Europe/Berlin", "2026-11-21 14:00", "2026-11-21T13:00:00Z"),
+        ("Europe/Berlin", "2026-11-21T14:10:00Z", "2026-11-21T14:10:00Z"),
+        ("", "2026-11-21 14:20", "2026-11-21T14:20:00Z"),
+    ],
+)
+def test_a_time_without_a_zone_is_read_in_that_of_tz(answer, monkeypatch, zone, asked, end):
+    monkeypatch.setenv("TOKENTRAIL_TZ", zone)
+    assert json.loads(text(answer("status", {"end": asked})))["window"]["end"] == end
+
+
+def test_an_address_that_is_taken_is_told():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused = CliRunner().invoke(command_line, ["mcp", "--http", f"127.0.0.1:{taken.getsockname()[1]}"])
+    assert (refused.exit_code, "name another address with --http" in refused.output) == (1, True)
 
 
 def test_a_wrong_key_and_a_collector_that_is_away_are_told(answer, monkeypatch):
