@@ -2,10 +2,12 @@
 
 import pytest
 
+from collector.ask.template import PARTS
 from tests.collector.store.writing.written import MANY
 from tests.support.otlp import MS, T0, Request
 from tokentrail import semconv
 
+CAUSE_KEY = (PARTS / "cause_key.sql").read_text()
 CHAT = {semconv.OPERATION_NAME: "chat", semconv.REQUEST_MODEL: "m"}
 
 
@@ -126,6 +128,18 @@ def test_requests_are_stored_once(s):
 def test_a_request_that_ends_at_another_time_is_another(s):
     write(s, [chats(1)], [chats(1, ns=MS + 1)], [chats(1, ns=MS + 1), chats(1, ns=MS + 2)])
     assert stored(s, "requests", "e2e_ns") == [MS, MS + 1, MS + 2]
+
+
+def test_the_same_ids_of_processes_of_other_tenants_are_others(s):
+    """A tenant that knows the ids of another one's request keeps nothing of it out of the store."""
+    of = {
+        tenant: chats(1, request=Request(scope="a client", **{semconv.TENANT: tenant}))
+        for tenant in ("", "acme", "bolt")
+    }
+    write(s, [of["acme"]], [of["bolt"], of[""], of["acme"]], [of["bolt"], of[""]])
+    assert stored(s, "requests", "process_tenant") == ["", "acme", "bolt"]
+    keys = s.store.query(f"SELECT {CAUSE_KEY} FROM requests").result_rows
+    assert len({*keys}) == 3
 
 
 def test_the_first_row_stays(s):
