@@ -26,8 +26,6 @@ _MOST_HEDGED: Final = 8
 """Groups for which a second request is tried: those of the models with the most requests."""
 _MOST_OTHERS: Final = 2
 """Other models to which a second request may go."""
-_MOST_SENT: Final = 100_000
-"""Of more requests, hedging takes one of two, three, … minutes."""
 
 
 def timeouts(reader: Reader, window: Window, kill: float, at_ns: Sequence[int]) -> Timeouts:

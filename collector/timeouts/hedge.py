@@ -150,7 +150,7 @@ def hedged(first: Sent, to: Sent, after_us: float, *, same: bool) -> Hedged | No
 def _histogram(block: Ints, us: Floats, weight: Floats) -> Floats:
     """The weights by block and bin; the last bin has what never came."""
     bins = np.where(np.isfinite(us), np.minimum(bins_of(np.where(np.isfinite(us), us, 1.0)), BINS - 2), BINS - 1)
-    return np.bincount(block * BINS + bins, weight, BLOCKS * BINS).reshape(BLOCKS, BINS)
+    return np.bincount(block * BINS + bins, weight, BLOCKS * BINS).reshape(BLOCKS, BINS).astype(np.float64)
 
 
 def _quantiles(weights: Floats, level: float) -> Floats:

@@ -45,6 +45,7 @@ ANSWERED = {
     "/api/v1/compare": ["a.start=-1h&a.end=-3s&b.start=-3s", "a.model=acme-model&b.model="],
     "/api/v1/check": [*(f"slo=all&{asked}" for asked in ASKED), "slo=ours&against.start=-2h&against.end=-1h"],
     "/api/v1/differences": ["", "slo=ours&select.status=error"],
+    "/api/v1/timeouts": [*ASKED, "at=1s&at=60s&kill=10%25"],
     "/api/v1/heatmap": [*ASKED, "metric=e2e&slo=ours"],
     "/api/v1/labels": ASKED,
     "/api/v1/changes": ASKED,
