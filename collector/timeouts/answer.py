@@ -123,7 +123,7 @@ class Timeouts(Answer):
     window: WindowOut
     kill: float
     read_one_in: int
-    """Of so many requests, one was read: there were more than a million."""
+    """Of so many requests, one was read: there were more than 400,000."""
     left_out: int
     """Requests of models that have fewer requests than the twenty with the most."""
     groups: list[TimeoutGroup]

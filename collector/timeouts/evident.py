@@ -100,9 +100,9 @@ def _would_have(requests: Requests, waits: Waits, of: Bools, low: float) -> tupl
     bins = np.where(never, BINS - 1, bins_of(waits.us[longer]))
     block = blocks_of(requests.began_ms[longer], BLOCKS)
     curve = Survival.of(bins, kind == ANSWERED, block, requests.weight[longer])
-    if curve.last < 0:
+    if curve.told < 0:
         return Share(0.0, 0.0, curve.at(0).high), None
-    end = curve.interval(curve.last)
-    answered = 1 - curve.longer[: curve.last + 1]
-    nearly = int(np.argmax(answered >= _NEARLY_ALL * answered[-1]))
+    end = curve.interval(curve.told)
+    answered = 1 - curve.longer[: curve.told - curve.first + 1]
+    nearly = curve.first + int(np.argmax(answered >= _NEARLY_ALL * answered[-1]))
     return Share(1 - (end.share or 0.0), 1 - end.high, 1 - end.low), float(upper_us(nearly)) / 1e6

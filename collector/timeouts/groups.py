@@ -22,8 +22,12 @@ from collector.timeouts.told import summary_of, told_of_hedging
 from collector.timeouts.waits import ANSWERED, Requests, WaitName, Waits, waits_of
 
 _MOST_MODELS: Final = 20
-_MOST_HEDGED: Final = 8
+_MOST_HEDGED: Final = 6
 """Groups for which a second request is tried: those of the models with the most requests."""
+_SOME: Final = 20_000
+"""Of more requests of a group, every second, third, … tells of hedging."""
+_SOME_OF_MODEL: Final = 100_000
+"""Likewise of how a model's requests are divided."""
 _MOST_OTHERS: Final = 2
 """Other models to which a second request may go."""
 
@@ -64,15 +68,18 @@ def groups_of(found: Read, kill: float, at_s: Sequence[float]) -> tuple[list[Tim
 
 def _parts(requests: Requests, found: Read) -> Iterator[tuple[str, str, Requests]]:
     columns = {name: [*values] for name, values in found.kinds.items()}
-    split = telling(requests, waits_of(requests), splits_of(requests, columns))
+    some = requests.some(_SOME_OF_MODEL)
+    split = telling(some, waits_of(some), splits_of(some, columns))
     if split is None:
         yield "", "", requests
     else:
+        (split,) = (one for one in splits_of(requests, columns) if one.dimension == split.dimension)
         yield from ((split.dimension, value, part) for value, part in split.parts(requests))
 
 
 def _hedging(requests: Requests, model: str, models: Mapping[str, Requests], found: Read) -> Iterator[Hedging]:
     """A second request for the first token, or for the whole where nobody tells of tokens."""
+    requests = requests.some(_SOME)
     answered = np.count_nonzero(waits_of(requests)["first_token"].kind == ANSWERED)
     wait: WaitName = "first_token" if answered >= hedge.LEAST else "e2e"
     processes = np.unique(found.kinds["process"].astype(str), return_inverse=True)[1]
@@ -81,7 +88,7 @@ def _hedging(requests: Requests, model: str, models: Mapping[str, Requests], fou
     if len(np.unique(first.process)) > 1:
         tried.append(("another process", first, False))
     others = [name for name in models if name != model][:_MOST_OTHERS]
-    tried += [(name, _sent(models[name], wait, processes), False) for name in others]
+    tried += [(name, _sent(models[name].some(_SOME), wait, processes), False) for name in others]
     for to, second, same in tried:
         one = hedge.best(first, second, same=same)
         if one is not None:

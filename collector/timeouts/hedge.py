@@ -15,15 +15,14 @@ from typing import Final
 import numpy as np
 
 from collector.timeouts.survival import BINS, BLOCKS, Bools, Floats, Ints, Survival, bins_of, upper_us
-from collector.timeouts.waits import ANSWERED, CENSORED, ENDLESS, LEFT_OUT, Requests, Waits, blocks_of
+from collector.timeouts.waits import ANSWERED, CENSORED, ENDLESS, FAILED, LEFT_OUT, Requests, Waits, blocks_of
 
 LEAST: Final = 500
 """Requests on each side."""
-_SHARES: Final = (0.1, 0.05, 0.03, 0.02, 0.01)
-"""A second request is tried after the waits that so many requests exceed."""
+_SHARES: Final = (0.01, 0.02, 0.05, 0.1)
+"""A second request is tried after the waits that so many requests exceed, the rarest first."""
 _DRAWS: Final = 8
-_NEAR: Final = 40
-"""Of so many requests before and after."""
+"""The nearest in time, as many before as after."""
 _APART_MS: Final = 60_000
 """Requests that began farther apart are none of the same time."""
 _LEAST_NEAR: Final = 0.5
@@ -44,30 +43,30 @@ class Sent:
     length: Ints
     process: Ints
     weight: Floats
+    block: Ints
 
     @classmethod
     def of(cls, requests: Requests, waits: Waits, length: Ints, process: Ints) -> Sent:
         """The requests whose wait is known, or was broken off. What failed is left out: an error comes again."""
-        kept = np.flatnonzero(np.isin(waits.kind, (ANSWERED, CENSORED, ENDLESS)) & (waits.kind != LEFT_OUT))
+        kept = np.flatnonzero((waits.kind != LEFT_OUT) & (waits.kind != FAILED))
         kept = kept[np.argsort(requests.began_ms[kept], kind="stable")]
         us, kind, weight = waits.us[kept].astype(float), waits.kind[kept], requests.weight[kept]
         us[kind == ENDLESS] = np.inf
         open_ = kind == CENSORED
+        block = blocks_of(requests.began_ms[kept], BLOCKS)
         if open_.any():
             alive = kind != ENDLESS
-            block = blocks_of(requests.began_ms[kept], BLOCKS)
             curve = Survival.of(bins_of(us[alive]), kind[alive] == ANSWERED, block[alive], weight[alive])
             us[open_] = _longer(us[open_], curve)
-        return cls(us, requests.began_ms[kept].astype(float), length[kept], process[kept], weight)
+        return cls(us, requests.began_ms[kept].astype(float), length[kept], process[kept], weight, block)
 
 
 def _longer(us: Floats, curve: Survival) -> Floats:
     """Waits that were broken off, each as long as one of the answered ones that were longer."""
     if curve.last < 0:
         return us
-    still = curve.longer[bins_of(us)]
-    drawn = still * np.random.default_rng(len(us)).random(len(us))
-    place = np.searchsorted(-curve.longer[: curve.last + 1], -drawn, "left")
+    drawn = curve.longer_than(bins_of(us)) * np.random.default_rng(len(us)).random(len(us))
+    place = curve.first + np.searchsorted(-curve.longer, -drawn, "left")
     found = upper_us(np.minimum(place, curve.last))
     return np.maximum(us, found)
 
@@ -96,55 +95,65 @@ def best(first: Sent, to: Sent, *, same: bool) -> Hedged | None:
     """
     if min(len(first.us), len(to.us)) < LEAST:
         return None
-    found: Hedged | None = None
+    chosen: _Pairs | None = None
     order = np.sort(first.us)
-    for share in sorted(_SHARES):
+    for share in _SHARES:
         after = float(order[min(int((1 - share) * len(order)), len(order) - 1)])
-        if not np.isfinite(after):
-            continue
-        one = hedged(first, to, after, same=same)
-        if one is not None and (found is None or one.p99[1] < _BETTER * found.p99[1]):
-            found = one
-    return found
+        pairs = _pairs(first, to, after, same=same) if np.isfinite(after) else None
+        if pairs is not None and (chosen is None or pairs.p99 < _BETTER * chosen.p99):
+            chosen = pairs
+    return None if chosen is None else _hedged(first, to, chosen, same=same)
 
 
-def hedged(first: Sent, to: Sent, after_us: float, *, same: bool) -> Hedged | None:
-    """A second request after this time."""
+@dataclass(frozen=True)
+class _Pairs:
+    """The weights of waits by block and bin when those longer than `after_us` have a second request."""
+
+    after_us: float
+    slow: Ints
+    weights: Floats
+    p99: float
+
+
+def _pairs(first: Sent, to: Sent, after_us: float, *, same: bool) -> _Pairs | None:
+    """None: too few of the slow requests have others of their time."""
     slow = np.flatnonzero(first.us > after_us)
-    if not len(slow):
-        return None
-    random = np.random.default_rng(len(slow))
-    partner, known = _partners(first, slow, to, first.began_ms[slow] + after_us / 1000, random, same=same)
-    beside, told = _partners(first, slow, to, first.began_ms[slow], random, same=same)
+    partner, known = _partners(first, slow, to, first.began_ms[slow] + after_us / 1000, same=same)
     weight = first.weight[slow]
-    if weight[known].sum() < _LEAST_NEAR * weight.sum():
+    if not len(slow) or weight[known].sum() < _LEAST_NEAR * weight.sum():
         return None
-    sooner = np.minimum(first.us[slow][:, None], after_us + to.us[partner])
-    sooner[~known] = first.us[slow][~known][:, None]
-    block = blocks_of(first.began_ms.astype(np.uint32), BLOCKS)
-    quick = np.ones(len(first.us), bool)
-    quick[slow] = False
-    before = _histogram(block, first.us, first.weight)
-    each = np.repeat(weight / _DRAWS, _DRAWS)
-    after = _histogram(block[quick], first.us[quick], first.weight[quick])
-    after += _histogram(np.repeat(block[slow], _DRAWS), sooner.ravel(), each)
+    alone = first.us[slow][:, None]
+    sooner = np.where(known[:, None], np.minimum(alone, after_us + to.us[partner]), alone)
+    quick = first.us <= after_us
+    after = _histogram(first.block[quick], first.us[quick], first.weight[quick])
+    after += _histogram(np.repeat(first.block[slow], _DRAWS), sooner.ravel(), np.repeat(weight / _DRAWS, _DRAWS))
+    return _Pairs(after_us, slow, after, _quantile(after, _LEVELS[1]))
+
+
+def _hedged(first: Sent, to: Sent, pairs: _Pairs, *, same: bool) -> Hedged:
+    before = _histogram(first.block, first.us, first.weight)
+    random = np.random.default_rng(len(pairs.slow))
     times = random.multinomial(BLOCKS, np.full(BLOCKS, 1 / BLOCKS), _RESAMPLED).astype(float)
-    with_it = _quantiles(times @ after, _LEVELS[1])
-    slow_share = float(to.weight[to.us > after_us].sum() / to.weight.sum())
-    also = float((to.us[beside[told]] > after_us).mean()) if told.any() else slow_share
-    (p50, p99), (p50_after, p99_after) = (
-        [float(_quantiles(part.sum(0, keepdims=True), level)[0]) for level in _LEVELS] for part in (before, after)
-    )
-    low, high = np.sort(with_it)[[int(0.025 * _RESAMPLED), int(0.975 * _RESAMPLED) - 1]]
+    used = np.flatnonzero(pairs.weights.any(0))
+    resampled = np.sort(_quantiles(times @ pairs.weights[:, used], _LEVELS[1], used))
+    low, high = resampled[[int(0.025 * _RESAMPLED), int(0.975 * _RESAMPLED) - 1]]
+    beside, known = _partners(first, pairs.slow, to, first.began_ms[pairs.slow], same=same)
+    usual = float(to.weight[to.us > pairs.after_us].sum() / to.weight.sum())
+    also = float((to.us[beside[known]] > pairs.after_us).mean()) if known.any() else usual
+    p50, p50_after = (_quantile(weights, _LEVELS[0]) for weights in (before, pairs.weights))
     return Hedged(
-        after_us=after_us,
-        more=float(weight.sum() / first.weight.sum()),
+        after_us=pairs.after_us,
+        more=float(first.weight[pairs.slow].sum() / first.weight.sum()),
         p50=(p50, p50_after),
-        p99=(p99, p99_after),
-        p99_low=float(min(low, p99_after)),
-        p99_high=float(max(high, p99_after)),
-        shared=max(0.0, (also - slow_share) / (1 - slow_share)) if slow_share < 1 else 1.0,
+        p99=(_quantile(before, _LEVELS[1]), pairs.p99),
+        p99_low=float(min(low, pairs.p99)),
+        p99_high=float(max(high, pairs.p99)),
+        shared=max(0.0, (also - usual) / (1 - usual)) if usual < 1 else 1.0,
     )
+
+
+def _quantile(weights: Floats, level: float) -> float:
+    return float(_quantiles(weights.sum(0, keepdims=True), level)[0])
 
 
 def _histogram(block: Ints, us: Floats, weight: Floats) -> Floats:
@@ -153,41 +162,37 @@ def _histogram(block: Ints, us: Floats, weight: Floats) -> Floats:
     return np.bincount(block * BINS + bins, weight, BLOCKS * BINS).reshape(BLOCKS, BINS).astype(np.float64)
 
 
-def _quantiles(weights: Floats, level: float) -> Floats:
-    """The percentile of each row of weights by bin, in µs."""
+def _quantiles(weights: Floats, level: float, bins: Ints | None = None) -> Floats:
+    """The percentile of each row of weights by bin, in µs; `bins`: of these bins alone."""
     until = weights.cumsum(1)
-    place = (until < level * until[:, -1:]).sum(1)
-    return np.where(place >= BINS - 1, np.inf, upper_us(np.minimum(place, BINS - 1)))
+    place = np.minimum((until < level * until[:, -1:]).sum(1), weights.shape[1] - 1)
+    place = place if bins is None else bins[place]
+    return np.where(place >= BINS - 1, np.inf, upper_us(place))
 
 
-def _partners(
-    first: Sent, slow: Ints, to: Sent, at_ms: Floats, random: np.random.Generator, *, same: bool
-) -> tuple[Ints, Bools]:
+def _partners(first: Sent, slow: Ints, to: Sent, at_ms: Floats, *, same: bool) -> tuple[Ints, Bools]:
     """Of each slow request the places of eight others of its time, and whether it has such others.
 
-    They have a prompt of its length where there are such, and for `same` are of its process.
+    They have a prompt of its length where there are such. For `same` they are of its process, and else of none that it
+    is of.
     """
     partner = np.zeros((len(slow), _DRAWS), np.int64)
     known = np.zeros(len(slow), bool)
     for of_length in (True, False):
-        mine = _keys(first, slow, same=same, of_length=of_length)
-        theirs = _keys(to, np.arange(len(to.us)), same=same, of_length=of_length)
+        mine = first.process[slow] * 16 + (first.length[slow] + 1 if of_length else 0)
         for key in np.unique(mine[~known]):
             wanted = np.flatnonzero((mine == key) & ~known)
-            there = np.flatnonzero(theirs == key)
-            if len(there) < 2:
+            others = to.process == key // 16
+            there = np.flatnonzero((others if same else ~others) & (not of_length or to.length == key % 16 - 1))
+            if len(there) <= _DRAWS:
                 continue
             place = np.searchsorted(to.began_ms[there], at_ms[wanted])
-            drawn = place[:, None] + random.integers(-_NEAR, _NEAR, (len(wanted), _DRAWS))
-            chosen = there[np.clip(drawn, 0, len(there) - 1)]
-            if same:  # a request is not its own second one
-                chosen = np.where(chosen == slow[wanted][:, None], there[np.clip(drawn - 1, 0, len(there) - 1)], chosen)
+            nearest = np.clip(place - _DRAWS // 2, 0, len(there) - _DRAWS - 1)[:, None] + np.arange(_DRAWS + 1)
+            chosen = there[nearest]
+            own = chosen == slow[wanted][:, None] if same else np.zeros(chosen.shape, bool)
+            own[~own.any(1), -1] = True  # who is not among the nine goes without the last
+            chosen = chosen[~own].reshape(-1, _DRAWS)
             near = (abs(to.began_ms[chosen] - at_ms[wanted][:, None]) <= _APART_MS).all(1)
             partner[wanted[near]] = chosen[near]
             known[wanted[near]] = True
     return partner, known
-
-
-def _keys(of: Sent, places: Ints, *, same: bool, of_length: bool) -> Ints:
-    process = of.process[places] if same else np.zeros(len(places), np.int64)
-    return process * 16 + (of.length[places] + 1 if of_length else 0)

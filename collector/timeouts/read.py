@@ -16,7 +16,7 @@ from collector.count.in_flight import InFlight
 from collector.count.reader import Reader
 from collector.timeouts.waits import DEAD, OPEN, Requests
 
-MOST_ROWS: Final = 1_000_000
+MOST_ROWS: Final = 400_000
 """Of more requests, one of two, three, … is read."""
 MOST_KINDS: Final = 10_000
 _MS: Final = 1_000_000

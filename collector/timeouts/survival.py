@@ -32,6 +32,10 @@ _T_95: Final = {1: 2.001, 3: 2.093}
 _BY_CHANCE: Final = {1: 1.2, 3: 1.35}
 """So many times Greenwood's variance may that of independent waits be over blocks: by one standard deviation."""
 _Z_95: Final = 1.959964
+_TINY: Final = 1e-9
+_FEW: Final = 20
+_MOSTLY: Final = 0.5
+"""Fewer waits than 20 tell nothing of what is longer, where half of such waits were broken off before."""
 
 
 def bins_of(us: Floats) -> Ints:
@@ -71,8 +75,9 @@ def wilson(share: float, n: float, z: float = _Z_95) -> Share:
 
 @dataclass(frozen=True)
 class Survival:
-    """The share of waits longer than the end of each bin, and what its error follows from: arrays by bin."""
+    """The share of waits longer than the end of each bin from `first` on, and what its error follows from."""
 
+    first: int
     longer: Floats
     at_risk: Floats
     """Waits that were not over, nor broken off, at the beginning of the bin."""
@@ -82,61 +87,74 @@ class Survival:
     """How many times as large the variance is over blocks, by how many of the blocks are taken as one; at least 1."""
     last: int
     """The bin of the longest wait that ended; -1 without any."""
-    seen: int
-    """The bin of the longest wait, ended or broken off; -1 without any."""
+    told: int
+    """The last bin at which the share is told: of the waits of later ones, all but a few were broken off before."""
 
     @classmethod
     def of(cls, bins: Ints, ended: Bools, block: Ints, weight: Floats) -> Survival:
         """Of waits, each in a block of time from 0 to `BLOCKS` - 1; `ended`: what was waited for came."""
-        place = block * BINS + bins
-        shape = BLOCKS, BINS
-        over = np.bincount(place[ended], weight[ended], BLOCKS * BINS).reshape(shape)
-        every = np.bincount(place, weight, BLOCKS * BINS).reshape(shape)
-        risk = every[:, ::-1].cumsum(1)[:, ::-1]
+        first = int(bins.min()) if len(bins) else 0
+        width = int(bins.max()) - first + 1 if len(bins) else 1
+        place = block * width + (bins - first)
+        over = np.bincount(place[ended], weight[ended], BLOCKS * width).reshape(BLOCKS, width)
+        risk = np.bincount(place, weight, BLOCKS * width).reshape(BLOCKS, width)[:, ::-1].cumsum(1)[:, ::-1]
         d, y = over.sum(0), risk.sum(0)
         with np.errstate(divide="ignore", invalid="ignore"):
             hazard = np.where(y > 0, d / y, 0.0)
-            left = np.where((y - d) > 1e-9, y - d, np.inf)
+            left = np.where((y - d) > _TINY, y - d, np.inf)
             each = np.where(y > 0, d / (y * left), 0.0)
         longer = np.cumprod(1 - np.minimum(hazard, 1.0))
-        longer[longer < 1e-12] = 0.0
+        longer[longer < _TINY] = 0.0
         total, squares = float(weight.sum()), float((weight**2).sum())
         greenwood = each.cumsum() * (squares / total if total else 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             n = np.where((greenwood > 0) & (longer > 0), (1 - longer) / (longer * greenwood), np.nan)
-        last, seen = _last(d), _last(y)
         moved = ((over - risk * hazard) / left).cumsum(1)
         effect = {of: _effect(moved, greenwood, of) for of in _WIDER}
-        return cls(longer, y, _filled(n, total * total / squares if squares else 0.0), effect, last, seen)
+        last = _last(d)
+        few = (y < _FEW * squares / total) & (y < _MOSTLY * total * np.append(1.0, longer[:-1])) if total else y < 0
+        told = min(last, int(np.argmax(few)) - 1) if few.any() else last
+        known = _filled(n, total * total / squares if squares else 0.0)
+        return cls(
+            first, longer, y, known, effect, first + last if last >= 0 else -1, first + told if told >= 0 else -1
+        )
 
     def at(self, index: int) -> Share:
         """The share of waits longer than the end of a bin.
 
-        Beyond the longest wait that ended, it is known only if none was broken off later: else it lies between 0 and
-        the last known bound.
+        Beyond the last bin that tells, it lies between 0 and the last known bound, unless no wait is longer.
         """
-        index = max(0, min(index, BINS - 1))
-        known = self.interval(min(index, max(self.last, 0)))
-        if self.last < 0 or (index >= self.last and self.longer[self.last] > 0):
-            return Share(None if self.last < 0 or index > self.last else known.share, 0.0, known.high)
-        return known
+        if self.told < 0:
+            return Share(None, 0.0, 1.0)
+        if index <= self.told:
+            return self.interval(index)
+        end = self.interval(self.told)
+        return end if end.share == 0 else Share(None, 0.0, end.high)
 
     def interval(self, index: int) -> Share:
-        """The share of waits longer than the end of a bin up to `last`, as the waits that were seen tell it."""
-        share, n = float(self.longer[index]), float(self.n[index])
+        """The share of waits longer than the end of a bin up to `told`, as the waits that were seen tell it."""
+        if index < self.first:
+            return wilson(1.0, float(self.n[0]))
+        place = index - self.first
+        share, n = float(self.longer[place]), float(self.n[place])
         found = [wilson(share, n)]
-        effects = {of: float(self.effect[of][index]) for of in _WIDER}
+        effects = {of: float(self.effect[of][place]) for of in _WIDER}
         found += [wilson(share, n / by, _T_95[of]) for of, by in effects.items() if by > _BY_CHANCE[of]]
         return Share(found[0].share, min(one.low for one in found), max(one.high for one in found))
 
+    def longer_than(self, bins: Ints) -> Floats:
+        """The share of waits longer than the end of each of these bins up to `last`."""
+        place = np.clip(bins - self.first, -1, max(self.last - self.first, 0))
+        return np.where(place < 0, 1.0, self.longer[np.maximum(place, 0)])
+
     def least(self, share: float) -> int | None:
         """The first bin at whose end at most this share of waits is longer; None where no wait tells it."""
-        below = np.flatnonzero(self.longer[: self.last + 1] <= share)
-        return int(below[0]) if len(below) else None
+        below = np.flatnonzero(self.longer[: self.told - self.first + 1] <= share) if self.told >= 0 else []
+        return self.first + int(below[0]) if len(below) else None
 
     def hides(self, share: float) -> bool:
         """Whether the waits that were broken off hide how long it takes until at most this share is longer."""
-        return self.last >= 0 and bool(self.longer[self.last] > share)
+        return self.last >= 0 and self.least(share) is None
 
     def decided(self, share: float) -> bool:
         """Whether the requests tell that a time-out cuts so few: with none cut, the interval would end below."""
@@ -145,9 +163,10 @@ class Survival:
     def needed(self, share: float) -> int:
         """How many more requests tell that a time-out cuts at most this share; 0 or less for enough."""
         enough = _Z_95**2 * (1 - share) / share
-        index = max(self.last, 0)
-        total, worst = float(self.at_risk[0]), max(float(of[index]) for of in self.effect.values())
-        n = float(self.n[index]) / worst
+        least = self.least(share)
+        place = max((self.told if least is None else least) - self.first, 0)
+        total, effects = float(self.at_risk[0]), {of: float(self.effect[of][place]) for of in _WIDER}
+        n = float(self.n[place]) / max(by if by > _BY_CHANCE[of] else 1.0 for of, by in effects.items())
         if n <= 0 or total <= 0:
             return int(np.ceil(enough))
         return int(np.ceil((enough - n) * total / n))

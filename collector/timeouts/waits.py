@@ -43,8 +43,13 @@ class Requests:
     weight: Floats
 
     def where(self, chosen: Any) -> Requests:
-        """These requests alone, by a mask or by their places."""
-        return Requests(**{one.name: getattr(self, one.name)[chosen] for one in fields(self)})
+        """These requests alone: by a mask, by their places, or a slice."""
+        places = np.flatnonzero(chosen) if isinstance(chosen, np.ndarray) and chosen.dtype == bool else chosen
+        return Requests(**{one.name: getattr(self, one.name)[places] for one in fields(self)})
+
+    def some(self, most: int) -> Requests:
+        """At most so many of them: of more, every second, third, … as they were read."""
+        return self.where(slice(None, None, -(-self.size // most))) if self.size > most else self
 
     @property
     def size(self) -> int:

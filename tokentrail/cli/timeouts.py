@@ -18,7 +18,7 @@ def show(console: Console, answer: Mapping[str, Any], asked: bool) -> None:
     """Print what is suggested for each kind of requests, or with `asked` what the given time-outs would do."""
     console.print(answer["summary"], markup=False, highlight=False, soft_wrap=True)
     if (one_in := answer["read_one_in"]) > 1:
-        console.print(f"more than a million requests: one of {one_in} was read", style="dim")
+        console.print(f"more than 400,000 requests: one of {one_in} was read", style="dim")
     if left_out := answer["left_out"]:
         console.print(f"{count(left_out)} requests of rarer models are left out", style="dim")
     for group in answer["groups"]:
