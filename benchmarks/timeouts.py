@@ -143,7 +143,7 @@ def _drawn(random: np.random.Generator, n: int, own: float) -> Floats:
     return random.lognormal(-0.7, 0.5, n) * np.where(random.random(n) < own, 10, 1)
 
 
-def hedging(seed: int, *, own: float, n: int = 20_000) -> dict[str, Any]:
+def hedging(seed: int, *, own: float, n: int = 12_000) -> dict[str, Any]:
     """P99 with a second request: as told from the first ones, and by really sending it."""
     random = np.random.default_rng(seed)
     times, place, slowness = servers(random, n, own)

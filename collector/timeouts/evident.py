@@ -22,12 +22,12 @@ _SHORTEST_US: Final = 1e6
 _LEAST: Final = 5
 _LEAST_SHARE: Final = 0.02
 _TIMES: Final = 5.0
-"""So many times as many as in as long a time before and after."""
+"""A pile has this many times as many requests as as long a time before and after it."""
 _BESIDE: Final = 5
 _MOST: Final = 4
 _ROUND_S: Final = (60.0, 30.0, 15.0, 10.0, 5.0, 1.0, 0.5, 0.25, 0.1)
 _WAITED_LONGER: Final = 10
-"""So many requests that waited longer tell what would have become of the others."""
+"""With fewer requests that waited longer, nobody knows what would have become of the others."""
 _NEARLY_ALL: Final = 0.9
 
 

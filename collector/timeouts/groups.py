@@ -24,7 +24,7 @@ from collector.timeouts.waits import ANSWERED, Requests, WaitName, Waits, waits_
 _MOST_MODELS: Final = 20
 _MOST_HEDGED: Final = 6
 """Groups for which a second request is tried: those of the models with the most requests."""
-_SOME: Final = 20_000
+_SOME: Final = 12_000
 """Of more requests of a group, every second, third, … tells of hedging."""
 _SOME_OF_MODEL: Final = 100_000
 """Likewise of how a model's requests are divided."""

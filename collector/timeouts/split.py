@@ -23,7 +23,7 @@ _LEAST: Final = 200
 _MOST_VALUES: Final = 6
 _SLOW: Final = 0.05
 _TIMES: Final = 2.0
-"""So many times as many slow ones as another value has make a value of its own."""
+"""A split matters where one value has this many times the share of slow requests of another."""
 _BEYOND_CHANCE: Final = 4.0
 """Standard deviations: of some ten values of five dimensions and four waits, one in a thousand by chance."""
 _LENGTHS: Final = (1_000, 4_000, 16_000, 64_000)

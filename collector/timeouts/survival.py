@@ -30,7 +30,7 @@ _WIDER: Final = (1, 3)
 _T_95: Final = {1: 2.001, 3: 2.093}
 """Student's t for one degree of freedom less than there are blocks."""
 _BY_CHANCE: Final = {1: 1.2, 3: 1.35}
-"""So many times Greenwood's variance may that of independent waits be over blocks: by one standard deviation."""
+"""The variance of independent waits over blocks is up to this many times Greenwood's, by one standard deviation."""
 _Z_95: Final = 1.959964
 _TINY: Final = 1e-9
 _FEW: Final = 20

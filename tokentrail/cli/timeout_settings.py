@@ -37,13 +37,13 @@ class Chosen:
 
 def _python(package: str, client: str, one: Chosen) -> str:
     read_s = one.read_s or one.whole_s
-    lines = ["import asyncio", "", "import httpx", f"from {package} import {client}", ""]
+    lines = ["import asyncio", "", f"from {package} import {client}, Timeout", ""]
     lines += [f"# {package} waits {read_s:g} s for each arrival of an answer; without stream=True for all of it."]
     if one.whole_s:
         lines.append(f"# A whole request: async with asyncio.timeout({one.whole_s:g}): ...")
     lines += [
         f"client = {client}(",
-        f"    timeout=httpx.Timeout({read_s:g}, connect={_CONNECT_S:g}),",
+        f"    timeout=Timeout({read_s:g}, connect={_CONNECT_S:g}),",
         "    max_retries=1,",
         ")",
     ]
