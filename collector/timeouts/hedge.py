@@ -107,11 +107,13 @@ def best(first: Sent, to: Sent, *, same: bool) -> Hedged | None:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """The weights of waits by block and bin when those longer than `after_us` have a second request."""
+    """The waits when those longer than `after_us` have a second request, each by block with its weight."""
 
     after_us: float
     slow: Ints
-    weights: Floats
+    us: Floats
+    block: Ints
+    weight: Floats
     p99: float
 
 
@@ -124,49 +126,51 @@ def _pairs(first: Sent, to: Sent, after_us: float, *, same: bool) -> _Pairs | No
         return None
     alone = first.us[slow][:, None]
     sooner = np.where(known[:, None], np.minimum(alone, after_us + to.us[partner]), alone)
-    quick = first.us <= after_us
-    after = _histogram(first.block[quick], first.us[quick], first.weight[quick])
-    after += _histogram(np.repeat(first.block[slow], _DRAWS), sooner.ravel(), np.repeat(weight / _DRAWS, _DRAWS))
-    return _Pairs(after_us, slow, after, _quantile(after, _LEVELS[1]))
+    quick = np.flatnonzero(first.us <= after_us)
+    us = np.concatenate([first.us[quick], sooner.ravel()])
+    block = np.concatenate([first.block[quick], np.repeat(first.block[slow], _DRAWS)])
+    each = np.concatenate([first.weight[quick], np.repeat(weight / _DRAWS, _DRAWS)])
+    return _Pairs(after_us, slow, us, block, each, _quantile(us, each, _LEVELS[1]))
 
 
 def _hedged(first: Sent, to: Sent, pairs: _Pairs, *, same: bool) -> Hedged:
-    before = _histogram(first.block, first.us, first.weight)
     random = np.random.default_rng(len(pairs.slow))
     times = random.multinomial(BLOCKS, np.full(BLOCKS, 1 / BLOCKS), _RESAMPLED).astype(float)
-    used = np.flatnonzero(pairs.weights.any(0))
-    resampled = np.sort(_quantiles(times @ pairs.weights[:, used], _LEVELS[1], used))
+    bins, place = np.unique(_bins(pairs.us), return_inverse=True)
+    weights = np.bincount(pairs.block * len(bins) + place, pairs.weight, BLOCKS * len(bins)).reshape(BLOCKS, -1)
+    resampled = np.sort(_quantiles(times @ weights, bins, _LEVELS[1]))
     low, high = resampled[[int(0.025 * _RESAMPLED), int(0.975 * _RESAMPLED) - 1]]
     beside, known = _partners(first, pairs.slow, to, first.began_ms[pairs.slow], same=same)
     usual = float(to.weight[to.us > pairs.after_us].sum() / to.weight.sum())
     also = float((to.us[beside[known]] > pairs.after_us).mean()) if known.any() else usual
-    p50, p50_after = (_quantile(weights, _LEVELS[0]) for weights in (before, pairs.weights))
+    p50, p99 = (_quantile(first.us, first.weight, level) for level in _LEVELS)
     return Hedged(
         after_us=pairs.after_us,
         more=float(first.weight[pairs.slow].sum() / first.weight.sum()),
-        p50=(p50, p50_after),
-        p99=(_quantile(before, _LEVELS[1]), pairs.p99),
+        p50=(p50, _quantile(pairs.us, pairs.weight, _LEVELS[0])),
+        p99=(p99, pairs.p99),
         p99_low=float(min(low, pairs.p99)),
         p99_high=float(max(high, pairs.p99)),
         shared=max(0.0, (also - usual) / (1 - usual)) if usual < 1 else 1.0,
     )
 
 
-def _quantile(weights: Floats, level: float) -> float:
-    return float(_quantiles(weights.sum(0, keepdims=True), level)[0])
+def _bins(us: Floats) -> Ints:
+    """The bins of waits; the last bin has what never came."""
+    finite = np.isfinite(us)
+    return np.where(finite, np.minimum(bins_of(np.where(finite, us, 1.0)), BINS - 2), BINS - 1)
 
 
-def _histogram(block: Ints, us: Floats, weight: Floats) -> Floats:
-    """The weights by block and bin; the last bin has what never came."""
-    bins = np.where(np.isfinite(us), np.minimum(bins_of(np.where(np.isfinite(us), us, 1.0)), BINS - 2), BINS - 1)
-    return np.bincount(block * BINS + bins, weight, BLOCKS * BINS).reshape(BLOCKS, BINS).astype(np.float64)
+def _quantile(us: Floats, weight: Floats, level: float) -> float:
+    """The percentile of waits, in µs."""
+    weights = np.bincount(_bins(us), weight, BINS).astype(np.float64)
+    return float(_quantiles(weights[None, :], np.arange(BINS), level)[0])
 
 
-def _quantiles(weights: Floats, level: float, bins: Ints | None = None) -> Floats:
-    """The percentile of each row of weights by bin, in µs; `bins`: of these bins alone."""
+def _quantiles(weights: Floats, bins: Ints, level: float) -> Floats:
+    """The percentile of each row of weights, which are those of these bins, in µs."""
     until = weights.cumsum(1)
-    place = np.minimum((until < level * until[:, -1:]).sum(1), weights.shape[1] - 1)
-    place = place if bins is None else bins[place]
+    place = bins[np.minimum((until < level * until[:, -1:]).sum(1), len(bins) - 1)]
     return np.where(place >= BINS - 1, np.inf, upper_us(place))
 
 

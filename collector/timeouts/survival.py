@@ -149,7 +149,9 @@ class Survival:
 
     def least(self, share: float) -> int | None:
         """The first bin at whose end at most this share of waits is longer; None where no wait tells it."""
-        below = np.flatnonzero(self.longer[: self.told - self.first + 1] <= share) if self.told >= 0 else []
+        if self.told < 0:
+            return None
+        below = np.flatnonzero(self.longer[: self.told - self.first + 1] <= share)
         return self.first + int(below[0]) if len(below) else None
 
     def hides(self, share: float) -> bool:

@@ -1,6 +1,7 @@
 """`tokentrail timeouts`: its lines, and settings that the packages of the clients take."""
 
 import asyncio
+import socket
 from unittest.mock import Mock
 
 import pytest
@@ -99,14 +100,22 @@ def test_the_package_takes_its_settings(name, one, monkeypatch):
     asyncio.run(made["client"].close())
 
 
-def test_the_router_of_litellm_takes_its_settings():
-    config = yaml.safe_load(SETTINGS["litellm"](ONE))
+def test_litellm_gives_up_at_the_time_outs_of_its_settings(monkeypatch):
+    """A server that never answers: a stream ends at `stream_timeout`, and another request at `timeout`."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     litellm = pytest.importorskip("litellm")
-    router = litellm.Router(model_list=config["model_list"], **config["router_settings"])
-    (deployment,) = router.get_model_list()
-    assert router._get_timeout({"stream": True}, deployment["litellm_params"]) == 12.5
-    assert router._get_timeout({}, deployment["litellm_params"]) == 74
-    assert router.fallbacks == [{"org/model-8b": ["other"]}]
+    config = yaml.safe_load(SETTINGS["litellm"](Chosen("org/model-8b", 0.2, 60.0, ["other"])))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = {"api_base": f"http://127.0.0.1:{silent.getsockname()[1]}/v1", "api_key": "none"}
+        config["model_list"][0]["litellm_params"] |= at
+        other = {"model_name": "other", "litellm_params": {"model": "hosted_vllm/other", "mock_response": "other"}}
+        asked = {"model": "org/model-8b", "messages": [{"role": "user", "content": "?"}], "stream": True}
+        alone = litellm.Router(model_list=config["model_list"], num_retries=0)
+        with pytest.raises(litellm.Timeout):
+            alone.completion(**asked)
+        router = litellm.Router(model_list=[*config["model_list"], other], num_retries=0, **config["router_settings"])
+        told = [chunk.choices[0].delta.content for chunk in router.completion(**asked)]
+    assert "".join(filter(None, told)) == "other"
 
 
 def test_the_settings_of_gateways():
