@@ -35,7 +35,7 @@ _BEGINNING_NS: Final = MINUTE_NS
 _LEAST_OF_SHARE: Final = 10
 """Requests in a block that tell which value most have."""
 _MOST_BLOCKS: Final = 6
-"""So many blocks tell whether it is more than half of them."""
+"""Blocks, at most, in which a value shows that it has most requests."""
 _BEYOND_CHANCE: Final = 4.0
 """Standard errors of a share of one half."""
 _ABOUT_HALF: Final = 0.55
