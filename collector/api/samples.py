@@ -1,4 +1,4 @@
-"""`/samples` and `/samples/latencies`: what the metrics of engines say."""
+"""`/samples`: what the metrics of engines say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from collector.base.status import IngestStatus
 from collector.count.answers import WindowOut
 from collector.count.sampled import SampledProcess
 from collector.count.samples import newest
-from collector.numbers.sampled_latencies import SampledLatencies, sampled_latencies
 from collector.otlp.metric_names import SCRAPE_DURATION, UP
 
 _MOST_PROBLEMS: Final = 100
@@ -70,12 +69,6 @@ def router(ctx: Context, status: IngestStatus) -> APIRouter:
             processes=[_out(process) for process in newest(reader, window)],
             discovery_problems=[DiscoveryProblem(source=source, problem=problem) for source, problem in problems],
         )
-
-    @routes.get("/samples/latencies", dependencies=[ALL_TENANTS])
-    def get_sampled_latencies(query: Annotated[WindowQuery, Query()]) -> SampledLatencies:
-        """Latencies of the window from engines' own histograms, as bounds: a histogram has no exact quantile."""
-        reader = ctx.reader()
-        return sampled_latencies(reader, query.as_reported(reader))
 
     return routes
 
