@@ -33,7 +33,6 @@ class SampledProcessOut(Answer):
     reason: str
     """Why the last scrape gave no values."""
     seen: str
-    scrape_s: float | None
     values: dict[str, float]
     """By common name, over all series of the process; of a histogram the number of its observations."""
 
@@ -82,6 +81,5 @@ def _out(process: SampledProcess) -> SampledProcessOut:
         up=process.up,
         reason=process.reason,
         seen=rfc3339(process.seen_ns),
-        scrape_s=process.values.get(SCRAPE_DURATION),
         values=values,
     )
