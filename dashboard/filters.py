@@ -17,13 +17,13 @@ from dashboard import address
 from dashboard.api import ask, fetch_seldom
 from tokentrail.shared.connection import OTHER_FORM
 from tokentrail.shared.formatting import count, instant, plain
+from tokentrail.shared.parameters import FILTERS as DIMENSIONS
+from tokentrail.shared.parameters import NOT
 
 RANGES = {"5m": 300, "15m": 900, "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "30d": 2592000}
 DEFAULT_RANGE = "15m"
 CUSTOM = "custom"
-LABELS = ("model", "tenant", "variant", "engine", "slo_class", "vantage")
-NOT = "not."
-"""Before the name of a label: requests that have another value."""
+LABELS: tuple[str, ...] = tuple(DIMENSIONS)
 FILTERS = (*LABELS, *(f"{NOT}{label}" for label in LABELS))
 BUCKETS = 90
 _CHOSEN_LABEL = r"label\.[A-Za-z][A-Za-z0-9_.-]*"

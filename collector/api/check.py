@@ -11,7 +11,15 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from collector.api.context import Context
-from collector.api.parameters import Duration, Labels, Name, Names, Time, WindowQuery, did_you_mean, find_slo
+from collector.api.parameters import (
+    Duration,
+    Name,
+    Time,
+    WindowQuery,
+    did_you_mean,
+    find_slo,
+    with_filters,
+)
 from collector.ask.window import Window
 from collector.compare.check import Check, check, read
 from collector.compare.evidence import Verdict
@@ -22,32 +30,26 @@ from collector.numbers.values import value_counts
 from collector.slo.judge import selects
 from collector.slo.model import Slo
 from collector.sql.fragment import TRUE, Fragment, all_of
+from tokentrail.shared.parameters import MEANING
 
 _OK: Final[Mapping[str, Container[Verdict]]] = {
     "good": ("good",),
     "not_worse": ("good", "not decided"),
     "worse": ("worse",),
 }
-_OTHER = "A filter of the other side, in place of the one that is checked"
 
 
+@with_filters(against="in place of the filters of what is checked, compare with ")
 class CheckQuery(WindowQuery):
     """Which requests are checked, and against what."""
 
-    slo: Name = Field(description="The SLO that judges")
-    objective: float | None = Field(None, gt=0, lt=1, description="In place of the SLO's own")
-    relevant: float = Field(0.2, gt=0.001, le=10, description="The smallest difference that matters, as a share")
-    quantile: float = Field(0.99, ge=0.5, lt=1, description="The percentile of latencies that is compared")
-    least_time: Duration = Field(
-        "40m", validate_default=True, description="Good needs requests of so long a time: a fault may come by times"
-    )
+    slo: Name = Field(description=MEANING["check.slo"])
+    objective: float | None = Field(None, gt=0, lt=1, description=MEANING["check.objective"])
+    relevant: float = Field(0.2, gt=0.001, le=10, description=MEANING["check.relevant"])
+    quantile: float = Field(0.99, ge=0.5, lt=1, description=MEANING["check.quantile"])
+    least_time: Duration = Field("40m", validate_default=True, description=MEANING["check.least_time"])
     against_start: Time | None = Field(None, alias="against.start", description="Compare with an earlier time")
     against_end: Time | None = Field(None, alias="against.end", description="The end of that time")
-    against_model: Names = Field([], alias="against.model", description=_OTHER)
-    against_tenant: Names = Field([], alias="against.tenant", description=_OTHER)
-    against_variant: Names = Field([], alias="against.variant", description=_OTHER)
-    against_engine: Names = Field([], alias="against.engine", description=_OTHER)
-    against_label: Labels = Field(default_factory=dict, alias="against.label.*", description=_OTHER)
     ok_if: Literal["good", "not_worse", "worse"] | None = Field(
         None, description="For tools that read the status alone: 200 if the verdict is so, else 412"
     )

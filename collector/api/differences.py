@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
 from collector.api.context import Context
 from collector.api.latency import LatencyQuery
-from collector.api.parameters import Labels, Name, Names, Time, find_slo
+from collector.api.parameters import Name, Time, find_slo, with_filters
 from collector.ask.times import clock_text
 from collector.ask.window import Window
 from collector.compare.differences import Differences, differences
 from collector.count.reader import Reader
-from collector.count.verdicts import Verdict, wanted
+from collector.count.verdicts import wanted
 from collector.slo.judge import selected
 from collector.sql.fragment import TRUE, Fragment, all_of, any_of, negated
+from tokentrail.shared.parameters import MEANING, Ended, Verdict
 
 _COMPARED: Final[tuple[Verdict, Verdict]] = ("bad", "good")
 """What is compared where nothing is selected."""
@@ -27,25 +28,15 @@ _TIMES_BEFORE: Final = 2
 """Of a time so many times as long as the window."""
 
 
+@with_filters(select="select ")
 class DifferencesQuery(LatencyQuery):
     """The requests of a window, and which of them are selected: those that all given parameters choose."""
 
-    slo: Name | None = Field(None, description="only requests that this SLO selects")
-    verdict: Verdict | None = Field(
-        None, description="select this verdict; without any selection, `bad`, beside `good` ones alone"
-    )
+    slo: Name | None = Field(None, description=MEANING["slo"])
+    verdict: Verdict | None = Field(None, description=MEANING["differences.verdict"])
     select_start: Time | None = Field(None, alias="select.start", description="select what ended from then on")
     select_end: Time | None = Field(None, alias="select.end", description="select what ended before")
-    select_status: Literal["ok", "error", "cancelled", "unknown"] | None = Field(
-        None, alias="select.status", description="select what ended so"
-    )
-    select_model: Names = Field([], alias="select.model", description="select this model; may be repeated")
-    select_tenant: Names = Field([], alias="select.tenant", description="select this tenant; may be repeated")
-    select_variant: Names = Field([], alias="select.variant", description="select this variant; may be repeated")
-
-    select_label: Labels = Field(
-        default_factory=dict, alias="select.label.*", description="select this value of the label that stands for `*`"
-    )
+    select_status: Ended | None = Field(None, alias="select.status", description=MEANING["differences.status"])
 
     def selection(self, reader: Reader, window: Window) -> tuple[Fragment, Fragment]:
         """The selected requests, and those that are compared at all. Raises Problem for an incomplete selection."""

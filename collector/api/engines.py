@@ -48,7 +48,7 @@ def router(ctx: Context) -> APIRouter:
     def get_processes(query: Annotated[WindowQuery, Query()]) -> Processes:
         """Each engine process of the window with its state, its numbers and curves of its batch, queue and KV cache."""
         reader = ctx.reader()
-        return processes(reader, query.as_reported(reader), query.vantage)
+        return processes(reader, query.as_reported(reader), query.vantages)
 
     @routes.get("/processes/timeline", dependencies=[ALL_TENANTS])
     def get_timeline(query: Annotated[TimelineQuery, Query()]) -> ProcessTimeline:

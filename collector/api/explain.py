@@ -21,6 +21,7 @@ from collector.causes.split.names import PARTS
 from collector.count.reader import Reader
 from collector.slo.model import THRESHOLDS, Promise, Thresholds
 from collector.sql.fragment import Fragment, all_of, any_of, negated
+from tokentrail.shared.parameters import MEANING
 
 _MOST_SETS = 50
 _MOST_STRETCHES = 100
@@ -30,25 +31,21 @@ _MOST_SLOWEST = 200
 class ExplainQuery(WindowQuery):
     """Which requests are explained: bad ones, or those in the tail of a metric."""
 
-    slo: Name | None = Field(None, description="bad for this SLO; without it and without thresholds, for any SLO")
+    slo: Name | None = Field(None, description=MEANING["explain.slo"])
     ttft: Duration | None = Field(None, description="bad for these thresholds, in place of an SLO")
     tpot: Duration | None = None
     e2e: Duration | None = None
     gap: Duration | None = None
     first_visible: Duration | None = None
     verdict: Literal["bad"] | None = Field(None, description="the default, unless a metric is given")
-    metric: Metric | None = Field(None, description="in place of a verdict: the requests in the tail of this metric")
+    metric: Metric | None = Field(None, description=MEANING["explain.metric"])
     quantile: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = Field(
-        None, description="where the tail of `metric` begins, 0.99 without it; 0: all that have it"
+        None, description=MEANING["explain.quantile"]
     )
     without: Annotated[list[Annotated[str, Field(max_length=400)]], Field(max_length=_MOST_SETS)] = Field(
-        [], description="causes, joined by commas: the attainment without all of them; may be repeated"
+        [], description=MEANING["explain.without"]
     )
-    replay: bool | Literal["auto"] = Field(
-        False,
-        description="let the requests come again without each cause, where a simulation of the scheduler can tell; of "
-        "one SLO, or of thresholds. It takes up to 20 s. `auto`: where it can be had; a note says why there is none",
-    )
+    replay: bool | Literal["auto"] = Field(False, description=MEANING["explain.replay"])
     slowest: Annotated[int, Field(ge=0, le=_MOST_SLOWEST)] = Field(
         0, description="so many of the requests with the longest time, each with its causes"
     )
@@ -67,7 +64,7 @@ def router(ctx: Context) -> APIRouter:
         reader = ctx.reader()
         window = query.as_reported(reader)
         kept = all_of(window.filter, negated(_in_stretches(query.leave_out, reader.now_ns)))
-        return explain(reader, replace(window, filter=kept), query.vantage, _question(reader, query))
+        return explain(reader, replace(window, filter=kept), query.vantages, _question(reader, query))
 
     return routes
 

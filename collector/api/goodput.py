@@ -37,6 +37,6 @@ def router(ctx: Context) -> APIRouter:
         thresholds = Thresholds.model_construct(**{name: getattr(query, name) for name in Thresholds.model_fields})
         if not thresholds.given():
             raise bad_parameter("ttft", f"give at least one of {THRESHOLDS}, such as ttft=500ms")
-        return goodput(reader, window, query.vantage, thresholds, group_by=query.groups())
+        return goodput(reader, window, query.vantages, thresholds, group_by=query.groups())
 
     return routes

@@ -11,8 +11,8 @@ from collector.api.parameters import Duration, WindowQuery
 from collector.api.problems import bad_parameter
 from collector.ask.window import Window
 from collector.count.reader import Reader
-from collector.numbers.heatmap import Metric
 from collector.sql.fragment import Fragment, all_of
+from tokentrail.shared.parameters import MEANING, Latency
 
 _Tokens = Annotated[int, Field(ge=0, le=2**32 - 1)]
 
@@ -38,9 +38,9 @@ class LengthQuery(WindowQuery):
 class LatencyQuery(LengthQuery):
     """Requests with a latency between two bounds."""
 
-    metric: Metric | None = Field(None, description="select by this latency")
-    at_least: Duration | None = Field(None, description="select a latency of so much or more, such as `500ms`")
-    at_most: Duration | None = Field(None, description="select a latency of so much or less")
+    metric: Latency | None = Field(None, description=MEANING["metric"])
+    at_least: Duration | None = Field(None, description=MEANING["at_least"])
+    at_most: Duration | None = Field(None, description=MEANING["at_most"])
 
     def between(self) -> list[Fragment]:
         """The predicates of the bounds; a request without this latency is not between them.

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, TypeVar, get_origin
 
 from fastapi import Request
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
 
 from collector.api.problems import bad_parameter, not_found
 from collector.ask.times import Moment, parse_moment
@@ -17,9 +26,10 @@ from collector.count.hops import without_doubles
 from collector.count.reader import Reader
 from collector.slo.durations import parse_duration
 from collector.slo.judge import selected
-from collector.slo.model import LABEL, Dimension, Slo, label_name
+from collector.slo.model import Slo, label_name
 from collector.sql.fragment import all_of, negated
 from tokentrail.semconv import MOST_LABELS
+from tokentrail.shared.parameters import FILTERS, LABEL, MEANING
 
 MOST_POINTS: Final = 11_000
 
@@ -51,6 +61,9 @@ Labels = Annotated[
 ]
 
 
+_Query = TypeVar("_Query", bound="TimesQuery")
+
+
 async def given_once(request: Request) -> None:
     """Raise Problem for a parameter that takes one value and has several: FastAPI would take the last one alone."""
     several = [name for name, n in Counter(name for name, _ in request.query_params.multi_items()).items() if n > 1]
@@ -73,13 +86,8 @@ class TimesQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-    start: Time = Field(
-        "-15m",
-        validate_default=True,
-        description="RFC 3339, `14:00`, `2026-11-21 14:00`, a date (in UTC without a zone), unix seconds, or relative: "
-        "`-15m`, `-1h30m`, `now`. A relative start counts before now, or before an `end` that is a time",
-    )
-    end: Time = Field("now", validate_default=True, description="as `start`. Alone, the window ends then")
+    start: Time = Field("-15m", validate_default=True, description=MEANING["start"])
+    end: Time = Field("now", validate_default=True, description=MEANING["end"])
 
     def bounds(self, now_ns: int) -> dict[str, int]:
         """The bounds as parameters of a query, when the clock shows `now_ns`.
@@ -95,35 +103,44 @@ class TimesQuery(BaseModel):
         return {"start_ns": start, "end_ns": end}
 
 
+def with_filters(**sides: str) -> Callable[[type[_Query]], type[_Query]]:
+    """The query with a field for each dimension and one for labels, behind the prefix of each of these sides.
+
+    `of_all` has no prefix. `with_filters(a="of A: ")` makes `a_model` with the alias `a.model`: "of A: requests of …".
+    """
+
+    def taking(query: type[_Query]) -> type[_Query]:
+        fields: dict[str, Any] = {}
+        for side, which in sides.items():
+            field, alias = ("", "") if side == "of_all" else (f"{side}_", f"{side}.")
+            texts: dict[str, tuple[Any, Any, str]] = {name: (Names, list, text) for name, text in FILTERS.items()}
+            texts["label"] = (
+                Labels,
+                dict,
+                "requests with this value of the label that stands for `*`; empty: without it",
+            )
+            for name, (kind, empty, text) in texts.items():
+                told = f"{which}{text}; may be repeated"
+                ending = f"{LABEL}*" if name == "label" else name
+                fields[f"{field}{name}"] = (
+                    kind,
+                    Field(default_factory=empty, alias=f"{alias}{ending}", description=told),
+                )
+        made = create_model(query.__name__, __base__=query, __module__=query.__module__, **fields)
+        made.__doc__ = query.__doc__
+        return made
+
+    return taking
+
+
+@with_filters(of_all="only ", **{"not": "no "})
 class WindowQuery(TimesQuery):
     """A window of time, and filters for its requests."""
 
-    model: Names = Field([], description="only requests of this model; may be repeated (any of)")
-    tenant: Names = Field([], description="only requests of this tenant; may be repeated")
-    variant: Names = Field([], description="only requests of this variant; may be repeated")
-    engine: Names = Field(
-        [], description="only requests that this product answered (`tokentrail`, `vllm`, …); may be repeated"
-    )
-    slo_class: Names = Field([], description="only requests of this SLO class; may be repeated")
-    vantage: Names = Field([], description="only requests measured there (`server`, `client`); may be repeated")
-    label: Labels = Field(
-        default_factory=dict,
-        alias="label.*",
-        description="only requests with this value of the label that stands for `*`, as in `label.region=eu`; empty: "
-        "without it; may be repeated",
-    )
-
-    not_model: Names = Field([], alias="not.model", description="no requests of this model; may be repeated")
-    not_tenant: Names = Field([], alias="not.tenant", description="no requests of this tenant; may be repeated")
-    not_variant: Names = Field([], alias="not.variant", description="no requests of this variant; may be repeated")
-    not_engine: Names = Field([], alias="not.engine", description="none that this product answered; may be repeated")
-    not_slo_class: Names = Field([], alias="not.slo_class", description="none of this SLO class; may be repeated")
-    not_vantage: Names = Field([], alias="not.vantage", description="none that was measured there; may be repeated")
-    not_label: Labels = Field(
-        default_factory=dict,
-        alias="not.label.*",
-        description="none with this value of the label that stands for `*`; may be repeated",
-    )
+    @property
+    def vantages(self) -> list[str]:
+        """The vantages that are asked for; empty for any."""
+        return self._given().get("vantage", [])
 
     @model_validator(mode="before")
     @classmethod
@@ -145,7 +162,7 @@ class WindowQuery(TimesQuery):
 
     def _given(self, prefix: str = "") -> dict[str, list[str]]:
         """The filters of fields whose names begin so, by dimension or `label.NAME`; without those not given."""
-        columns = {key: given for key in get_args(Dimension) if (given := getattr(self, f"{prefix}{key}", None))}
+        columns = {key: given for key in FILTERS if (given := getattr(self, f"{prefix}{key}", None))}
         labels = getattr(self, f"{prefix}label", {})
         return columns | {f"{LABEL}{name}": values for name, values in labels.items()}
 
@@ -168,7 +185,7 @@ class WindowQuery(TimesQuery):
 
         Raises Problem unless it starts before it ends.
         """
-        return without_doubles(reader, self.as_reported(reader), self.vantage)
+        return without_doubles(reader, self.as_reported(reader), self.vantages)
 
     def as_reported(self, reader: Reader) -> Window:
         """The window with all rows, for answers that find out by themselves whether a request was reported twice.

@@ -28,12 +28,11 @@ from collector.count.hops import read_hops, without_doubles
 from collector.count.in_flight import InFlight, known_ns
 from collector.count.reader import Reader
 from collector.count.request_rows import UNKNOWN_IN_FLIGHT, RequestRow, request_row
-from collector.count.verdicts import Threshold, Verdict
 from collector.incidents.held_up import by_kv
 from collector.slo.model import Slo
 from collector.sql.fragment import FALSE, TRUE, Fragment, all_of
+from tokentrail.shared.parameters import MEANING, Cause, Sort, Status, Threshold, Verdict
 
-Sort = Literal["end", "ttft", "tpot", "e2e", "gap", "first_visible"]
 _ORDER: Mapping[Sort, str] = {"end": "end", **{name: f"{name}_ns" for name in get_args(Threshold)}}
 _SMALLEST_FIRST: Mapping[Sort, str] = {
     "end": "-toUnixTimestamp64Nano(end)",
@@ -47,33 +46,18 @@ _KEYS: Mapping[Sort, str] = {**_ORDER, "tpot": "reinterpretAsUInt64(tpot_ns)"}
 class RequestsQuery(LatencyQuery):
     """Filters, order and page of request rows."""
 
-    sort: Sort = Field("end", description="the largest first")
+    sort: Sort = Field("end", description=MEANING["sort"])
     order: Literal["desc", "asc"] = Field("desc", description="`asc`: of requests that ended, the smallest first")
     limit: Annotated[int, Field(ge=1, le=1000)] = Field(100, description="rows of a page")
     cursor: Annotated[str, Field(max_length=512)] | None = Field(None, description="`next` of the page before")
-    status: Literal["ok", "error", "cancelled", "unknown", "in_flight", "lost"] | None = Field(
-        None,
-        description="only requests that ended so (`unknown`: nobody tells whether well), or that had not ended at the "
-        "window's end, oldest first; without it, all that ended in the window",
-    )
-    slo: Name | None = Field(None, description="only requests that this SLO selects")
-    verdict: Verdict | None = Field(
-        None, description="only requests with this verdict of `slo`, or without it of all SLOs together"
-    )
-    missed: Threshold | None = Field(
-        None, description="only requests that missed this threshold of `slo`, or without it of any SLO"
-    )
-    service: Name | None = Field(None, description="only requests to processes of this service")
-    instance: Name | None = Field(None, description="only requests to this engine process")
+    status: Status | None = Field(None, description=MEANING["status"])
+    slo: Name | None = Field(None, description=MEANING["slo"])
+    verdict: Verdict | None = Field(None, description=MEANING["verdict"])
+    missed: Threshold | None = Field(None, description=MEANING["missed"])
     process_tenant: Name | None = Field(
         None, description="only requests to processes of this tenant; empty: to those that belong to all tenants"
     )
-    cause: Literal["kv_eviction", "kv_wait", "cold_start"] | None = Field(
-        None,
-        description="only requests that lost KV-cache blocks while they ran; that ended in the time and had waited for "
-        "such blocks for half of the time until their first token; or that ended, had waited for a cold start and "
-        "overlap the time",
-    )
+    cause: Cause | None = Field(None, description=MEANING["cause"])
     cause_start: Time | None = Field(None, description="of `cause`: from then on. Without it, from the window's start")
     cause_end: Time | None = Field(None, description="of `cause`: until then. Without it, until the window's end")
     request_id: Name | None = Field(None, description="the response id, as the client received it")
@@ -111,7 +95,7 @@ def router(ctx: Context) -> APIRouter:
         slo = None if query.slo is None else find_slo(reader.slos, query.slo)
         asked = window = query.as_reported(reader)
         told = WindowOut.of(window, reader.complete_ns)
-        for column in ("service", "instance", "process_tenant", "request_id"):
+        for column in ("process_tenant", "request_id"):
             if (value := getattr(query, column)) is not None:
                 same = Fragment(f"{column} = {{asked_{column}:String}}", {f"asked_{column}": value})
                 window = replace(window, filter=all_of(window.filter, same))
@@ -125,7 +109,7 @@ def router(ctx: Context) -> APIRouter:
                 raise bad_parameter("metric", "requests that have not ended have no latency: leave it or status out")
             window = replace(window, filter=all_of(window.filter, *between))
         if slo is None:  # an SLO selects one vantage, so that it counts each request once
-            window = without_doubles(reader, window, query.vantage)
+            window = without_doubles(reader, window, query.vantages)
         if query.cause is not None:
             window = replace(window, filter=all_of(window.filter, _caused(query, window, reader.now_ns)))
         if query.status in ("in_flight", "lost"):

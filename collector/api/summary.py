@@ -11,7 +11,8 @@ from collector.api.context import Context
 from collector.api.groups import must_have_column
 from collector.api.parameters import WindowQuery
 from collector.numbers.summary import GroupedSummary, summary, summary_by
-from collector.slo.model import Dimension, LabelOf
+from collector.slo.model import LabelOf
+from tokentrail.shared.parameters import Dimension
 
 
 class SummaryQuery(WindowQuery):
@@ -36,7 +37,7 @@ def router(ctx: Context) -> APIRouter:
         window = query.as_reported(reader)
         must_have_column(query, query.group_by)
         if query.group_by is not None:
-            return summary_by(reader, window, query.vantage, query.group_by, query.top)
-        return GroupedSummary(**vars(summary(reader, window, query.vantage)))
+            return summary_by(reader, window, query.vantages, query.group_by, query.top)
+        return GroupedSummary(**vars(summary(reader, window, query.vantages)))
 
     return routes

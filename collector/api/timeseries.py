@@ -39,6 +39,6 @@ def router(ctx: Context) -> APIRouter:
         slo = None if query.slo is None else find_slo(reader.slos, query.slo)
         if query.metric in OF_PROCESSES and query.group_by not in (None, "instance"):
             raise bad_parameter("group_by", f"{query.metric} is of engine processes: group_by=instance")
-        return timeseries(reader, window, query.vantage, query.metric, query.step, slo, group_by=group_by)
+        return timeseries(reader, window, query.vantages, query.metric, query.step, slo, group_by=group_by)
 
     return routes

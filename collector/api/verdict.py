@@ -19,6 +19,6 @@ def router(ctx: Context) -> APIRouter:
     def get_verdict(query: Annotated[WindowQuery, Query()]) -> VerdictOut:
         """Whether the promises are kept, since when not, who is hit, by what cause, and what stands behind it."""
         reader = ctx.reader()
-        return verdict(reader, query.as_reported(reader), query.vantage)
+        return verdict(reader, query.as_reported(reader), query.vantages)
 
     return routes

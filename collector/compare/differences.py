@@ -34,10 +34,10 @@ from collector.count.answers import WindowOut
 from collector.count.reader import Reader
 from collector.numbers.values import dimensions, value_counts
 from collector.slo.counts import Number, as_number
-from collector.slo.model import LABEL
 from collector.sql.fragment import TRUE, Fragment, all_of, merged
 from tokentrail.shared.formatting import count as digits
 from tokentrail.shared.formatting import percent
+from tokentrail.shared.parameters import LABEL
 
 _WAITS: Final = ("batch", "kv", "tokens", "priority")
 _WAITED: Final = f"array({', '.join(f'ifNull(wait_{name}_ns, 0)' for name in _WAITS)})"

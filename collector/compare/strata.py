@@ -12,8 +12,8 @@ from collector.ask.window import Window
 from collector.count.reader import Reader
 from collector.numbers.values import value_counts
 from collector.slo.judge import column_of
-from collector.slo.model import LABEL
 from collector.sql.fragment import TRUE, Fragment
+from tokentrail.shared.parameters import LABEL
 
 _COLUMNS: Final = ("tenant", "model", "operation", "slo_class")
 _MOST_LABELS: Final = 8

@@ -16,8 +16,9 @@ from collector.ask.queries import Queries
 from collector.base.process import Process
 from collector.slo.cells import Cells
 from collector.slo.judged import Judged
-from collector.slo.model import LABEL, LabelRule, Promise, Thresholds
+from collector.slo.model import LabelRule, Promise, Thresholds
 from collector.sql.fragment import Fragment
+from tokentrail.shared.parameters import LABEL
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]

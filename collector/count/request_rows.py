@@ -11,8 +11,9 @@ from collector.ask.times import rfc3339
 from collector.base.answer import Answer
 from collector.count.answers import seconds
 from collector.count.hops import Hop
-from collector.count.verdicts import Judgement, SloVerdict, Verdict
+from collector.count.verdicts import Judgement, SloVerdict
 from tokentrail.semconv import Phase
+from tokentrail.shared.parameters import Verdict
 
 _DURATIONS = (
     "ttft", "tpot", "tpot_at_most", "e2e", "queue", *(phase.value for phase in Phase if phase != Phase.QUEUED),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,11 +23,8 @@ from collector.slo.judge import selects
 from collector.slo.judged import Judged, Outcomes
 from collector.slo.model import Slo
 from collector.sql.fragment import FALSE, TRUE, Fragment
+from tokentrail.shared.parameters import Threshold, Verdict
 
-Verdict = Literal["good", "bad", "undetermined", "excused", "unselected", "pending"]
-"""`excused`: not judged, as the client cancelled it in time or the SLO excludes its error. `unselected`: not judged, as
-no SLO selects it. `pending`: in flight, and not past a threshold."""
-Threshold = Literal["ttft", "tpot", "e2e", "gap", "first_visible"]
 _NOT_BAD: Final[tuple[Verdict, ...]] = ("good", "undetermined", "excused", "pending")
 
 

@@ -22,13 +22,13 @@ from collector.ask.window import Window
 from collector.causes.answer.request_times import read_percentile
 from collector.causes.answer.served import advice
 from collector.count.reader import Reader
-from collector.count.verdicts import Threshold
 from collector.slo.cells import Cells
 from collector.slo.durations import duration_text
 from collector.slo.judge import selects
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
 from tokentrail.shared.formatting import duration, named, percent
+from tokentrail.shared.parameters import Threshold
 
 NONE_ENDED: Final = "None of the bad requests has ended."
 NOT_YET: Final = "Their cause is not known yet: it is told within a minute of a request's end."

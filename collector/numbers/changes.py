@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
+from urllib.parse import urlencode
 
 from collector.ask.slices import slices
 from collector.ask.times import DAY_NS, MINUTE_NS, parse_moment, rfc3339
@@ -136,7 +137,7 @@ def _told(kind: Kind, service: str, bits: int, one: _Moment, blocks: Blocks, win
         value=one.value,
         requests=sum(block.n for block in blocks[one.value] if block.last_ns >= window.start_ns),
         before=[] if dimension == "process" else [value for _, value in before][-10:],
-        compare=f"at={at}&span=1h",
+        compare=urlencode({"at": at, "span": "1h", "service": service}),
     )
 
 

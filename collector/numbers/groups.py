@@ -17,8 +17,8 @@ from collector.count.population import read_ended
 from collector.count.reader import Reader
 from collector.slo.cells import Cells
 from collector.slo.judge import column_of, selected
-from collector.slo.model import Dimension
 from collector.sql.fragment import Fragment, negated
+from tokentrail.shared.parameters import Dimension
 
 GroupColumn = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage", "instance"]
 """The columns of `Dimension`, and the engine process."""

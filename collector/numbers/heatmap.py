@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, floor, log2
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from collector.slo.counts import Number, as_number
 from collector.slo.judge import LARGEST_US
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
+from tokentrail.shared.parameters import Latency
 
-Metric = Literal["ttft", "tpot", "e2e", "queue", "gap", "first_visible"]
 _CELL: Final = np.dtype([("x", "<u2"), ("y", "<u2"), ("n", "<f8"), ("bad", "<f8"), ("failed", "<f8")])
 _LEAST_OCTAVES: Final = 1.0
 _KNOWN: Final = {"tpot": f"tpot_us BETWEEN 1 AND {LARGEST_US} AND tpot_at_most_ns IS NULL"}
@@ -59,7 +59,7 @@ def heatmap(
     reader: Reader,
     window: Window,
     vantage: Sequence[str],
-    metric: Metric,
+    metric: Latency,
     columns: int,
     rows: int,
     slo: Slo | None,

@@ -12,8 +12,8 @@ from collector.count.answers import WindowOut
 from collector.count.reader import Reader
 from collector.slo.counts import Number, as_number
 from collector.slo.judge import column_of
-from collector.slo.model import LABEL
 from collector.sql.fragment import TRUE, Fragment, merged
+from tokentrail.shared.parameters import LABEL
 
 DIMENSIONS: Final = (
     "model", "tenant", "variant", "engine", "service", "instance", "slo_class", "operation", "vantage",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from collector.slo.model import LABEL, LabelRule, Promise
+from collector.slo.model import LabelRule, Promise
 from collector.sql.fragment import Fragment, all_of, merged
+from tokentrail.shared.parameters import LABEL
 
 
 def selected(select: Mapping[Any, Sequence[str]], prefix: str, rules: Sequence[LabelRule] = ()) -> Fragment:

@@ -25,6 +25,7 @@ from collector.slo.durations import parse_duration
 from tokentrail.semconv import LABEL_NAME
 from tokentrail.shared import regular_files
 from tokentrail.shared.folders import words_of
+from tokentrail.shared.parameters import LABEL, Dimension
 
 _REPR = Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 2, 80, 80
@@ -34,10 +35,6 @@ _brief = _REPR.repr
 _OBJECTIVE_DIGITS = 9
 """The budget and what rules make of it are exact in the 28 digits of a Decimal."""
 
-Dimension = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage"]
-"""The columns of `requests` and `open_requests` that an SLO selects by and the API filters by."""
-LABEL: Final = "label."
-"""`label.NAME` stands for a label wherever a dimension can stand."""
 RuleColumn = Literal["model", "service", "operation", "engine", "variant", "vantage"]
 """The columns by which a rule of the SLO file recognises requests."""
 GroupBy = Literal["tenant"]

@@ -10,6 +10,7 @@ from dashboard import address, components, filters, palette
 from dashboard.api import Problem
 from dashboard.transform import Json
 from tokentrail.shared.formatting import count, one_line, percent, plain, significant
+from tokentrail.shared.parameters import NOT
 
 MOST = 10
 BEYOND = 3
@@ -136,7 +137,7 @@ def _buttons(one: Json, number: int) -> None:
     kept = usable(one)
     name = " and ".join(words(condition) for condition in kept)
     value = "" if kept and kept[0] in one["conditions"] else f" {kept[0]['value']}" if kept else ""
-    for sign, label in (("", "is"), (filters.NOT, "is not")):
+    for sign, label in (("", "is"), (NOT, "is not")):
         if not kept or (sign and len(kept) > 1):
             continue  # leaving out one and then the other is not leaving out both together
         if st.button(

@@ -13,6 +13,7 @@ from dashboard import address, components, palette, tracks
 from dashboard.api import Problem, ask, fetch
 from dashboard.components import trail
 from dashboard.filters import View, selected, written
+from dashboard.links import process_id
 from dashboard.transform import Json
 from dashboard.views import events
 from tokentrail.shared.formatting import (
@@ -40,12 +41,6 @@ _HEIGHT: Final = 22
 def page() -> None:
     """Draw the page. It refreshes itself while its range ends now."""
     components.refreshed(body, selected())
-
-
-def process_id(process: Json) -> str:
-    """A process as the URL names it: `service/instance`, and the tenant to whom it belongs behind them."""
-    names = [process["service"], process["instance"], process.get("process_tenant") or ""]
-    return "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names if name or name is names[0])
 
 
 def body(view: View) -> None:

@@ -63,7 +63,8 @@ def test_an_endpoint_has_its_own_parameters_and_its_answer():
     assert made.startswith("`GET /api/v1/requests`: Request rows, ")
     assert "(#parameters-of-all-endpoints), and:\n\n| parameter |" in made
     assert "| `limit` | 1 to 1000: rows of a page | `100` |\n" in made
-    assert "| `sort` | `end`, `ttft`, `tpot`, `e2e`, `gap` or `first_visible`: the largest first | `end` |\n" in made
+    sorts = "`end`, `ttft`, `tpot`, `e2e`, `gap` or `first_visible`"
+    assert f"| `sort` | {sorts}: order, the largest first | `end` |\n" in made
     assert "| `tenant` |" not in made
     assert "\n  next: string | null,  // The `cursor` of the next page; null on the last one\n" in made
     assert "| `start` | only requests that ended from then on" in block("GET /api/v1/requests/{trace_id}")

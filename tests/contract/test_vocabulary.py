@@ -15,23 +15,22 @@ from collector.api.requests import RequestsQuery
 from collector.ask.template import PARTS, QUERIES
 from collector.count.answers import ThresholdsOut
 from collector.count.request_rows import RequestRow
-from collector.count.verdicts import Threshold
 from collector.engines.cold_starts import ColdStartOut
 from collector.incidents.standing import State
 from collector.metrics import metrics
 from collector.numbers.goodput import Violations
-from collector.numbers.heatmap import Metric as HeatmapMetric
 from collector.slo.conditions import CAUSES
 from collector.slo.counts import Counts
-from collector.slo.model import Dimension, Thresholds
+from collector.slo.model import Thresholds
 from collector.slo.severity import SEVERITIES, BurnSeverity
 from collector.store.definitions import read_schema
 from dashboard import filters, palette
 from dashboard.views import happened, slos
-from tests.contract.commands import PACKAGES
+from tests.contract.commands import PACKAGES, each_command
 from tokentrail import Thresholds as SamplingThresholds
 from tokentrail.cli import live
 from tokentrail.semconv import Phase, Status, Wait
+from tokentrail.shared.parameters import FILTERS, Dimension, Latency, Threshold
 
 ROOT = Path(__file__).parents[2]
 SQL = ROOT / "collector" / "sql"
@@ -52,11 +51,11 @@ def enum(model, field):
 class TestDimensions:
     def test_the_api_filters_by_them(self):
         names = [field.alias or name for name, field in WindowQuery.model_fields.items()]
-        filters = [*DIMENSIONS, "label.*"]
+        filters = [*DIMENSIONS, "service", "instance", "label.*"]
         assert names == ["start", "end", *filters, *(f"not.{name}" for name in filters)]
 
     def test_both_tables_of_requests_have_them(self):
-        assert {*DIMENSIONS, "labels"} <= columns("requests") & columns("open_requests") & columns("causes")
+        assert {*FILTERS, "labels"} <= columns("requests") & columns("open_requests") & columns("causes")
 
     def test_requests_in_flight_have_them(self):
         columns = (PARTS / "in_flight_columns.sql").read_text().splitlines()[-1]
@@ -69,7 +68,13 @@ class TestDimensions:
         assert set(metrics.REQUEST_LABELS.values()) <= set(selected[1].split(", "))
 
     def test_the_dashboard_offers_them(self):
-        assert filters.LABELS == DIMENSIONS
+        assert (*DIMENSIONS, "service", "instance") == filters.LABELS
+
+    def test_commands_have_an_option_for_each(self):
+        wanted = {*DIMENSIONS, "service", "instance", "label", "without_these"}
+        having = [name for name, command in each_command() if wanted <= {one.name for one in command.params}]
+        asking = ("check", "compare", "differences", "explain", "incidents", "requests", "slos", "status", "tail")
+        assert sorted(having) == [f"tokentrail {name}" for name in asking]
 
     def test_the_documentation_lists_them(self):
         listed = ", ".join(f"`{name}`" for name in DIMENSIONS)
@@ -113,7 +118,7 @@ def test_thresholds_have_the_same_names_everywhere():
     assert get_args(Threshold) == tuple(Thresholds.model_fields)
     assert [*ThresholdsOut.model_fields] == [f"{name}_s" for name in Thresholds.model_fields]
     assert {*Violations.model_fields} == {*Thresholds.model_fields, "failed"}
-    assert {*Thresholds.model_fields} <= {*enum(RequestsQuery, "sort")} & {*get_args(HeatmapMetric)}
+    assert {*Thresholds.model_fields} <= {*enum(RequestsQuery, "sort")} & {*get_args(Latency)}
     for query in (GoodputQuery, ExplainQuery):
         assert query.model_fields.keys() >= Thresholds.model_fields.keys()
     sampled = [field.name for field in dataclasses.fields(SamplingThresholds) if field.name.endswith("_s")]

@@ -150,6 +150,9 @@ def test_requests_are_listed_filtered_and_sorted(api):
         asked = [word for one in given for word in ("--label", one)]
         only = run("requests", *api, *asked, "--json").stdout
         assert [row["model"] for row in json.loads(only)["requests"]] == found
+    for given, found in (("label.app=f", ["broken", "second"]), ("model=second", ["broken", "first"])):
+        others = run("requests", *api, "--not", given, "--json").stdout
+        assert [row["model"] for row in json.loads(others)["requests"]] == found
     sides = run("compare", *api, "--a", "label.app=f", "--b", "label.app=s", "--json").stdout
     assert [json.loads(sides)[side]["requests"]["total"] for side in "ab"] == [1, 1]
     for command in ("requests", "status", "slos", "incidents", "explain", "tail", "differences", "compare", "check"):
@@ -157,6 +160,8 @@ def test_requests_are_listed_filtered_and_sorted(api):
         usage = 64 if command == "check" else 2
         wrong = run(command, *needed, *api, "--label", "app")
         assert (wrong.exit_code, "NAME=VALUE, such as region=eu" in wrong.stderr) == (usage, True)
+        wrong = run(command, *needed, *api, "--not", "app")
+        assert (wrong.exit_code, "NAME=VALUE, such as model=llama" in wrong.stderr) == (usage, True)
         unknown = run(command, *needed, *api, "--label", "9=x")
         assert (unknown.exit_code, "is no label's name" in unknown.stderr) == (usage, True), unknown.stderr
     few = run("requests", *api, "--limit", "1")

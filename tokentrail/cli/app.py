@@ -16,7 +16,7 @@ import typer
 
 from tokentrail.cli import asking, keeping, parts, watching
 from tokentrail.cli.keeping import data_folder
-from tokentrail.cli.options import TZ, ApiUrl
+from tokentrail.cli.options import API_URL, TZ, ApiUrl
 from tokentrail.cli.output import HELP, WrongUse, console, fail
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
 from tokentrail.cli.proxy import proxy
@@ -204,7 +204,7 @@ app.command()(proxy)
 
 @app.command()
 def mcp(
-    api: ApiUrl = "http://127.0.0.1:8080",
+    api: ApiUrl = API_URL,
     http: Annotated[
         str | None,
         typer.Option(

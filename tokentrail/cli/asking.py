@@ -10,25 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tokentrail.cli.options import (
+    API_URL,
     ApiUrl,
     AsJson,
     CauseName,
-    Classes,
     End,
-    Engines,
-    Labelled,
-    Models,
     SloName,
     Start,
     StatusName,
-    Tenants,
-    Vantages,
-    Variants,
+    ThresholdName,
     VerdictName,
+    filtered,
+    told,
 )
 from tokentrail.cli.output import USAGE, console, fail, note, print_json
 from tokentrail.cli.questions import ask, given, named_values, of_our_version, tell_end
 from tokentrail.shared.formatting import instant, one_line
+from tokentrail.shared.parameters import Ended, Latency, Sort, Threshold, Verdict
 
 if TYPE_CHECKING:
     from tokentrail.cli.api import Api
@@ -40,7 +38,7 @@ _INTERRUPTED: Final = 130
 @of_our_version()
 def spans(
     name: Annotated[str | None, typer.Argument(help="Print the newest spans of this name.")] = None,
-    api: ApiUrl = "http://127.0.0.1:8080",
+    api: ApiUrl = API_URL,
     start: Annotated[str, typer.Option(help="Only spans since then: -1h, RFC 3339, or unix seconds.")] = "-1h",
     service: Annotated[str | None, typer.Option(help="Only spans of this service.")] = None,
     scope: Annotated[str | None, typer.Option(help="Only spans of this instrumentation scope.")] = None,
@@ -69,41 +67,29 @@ def spans(
         note(f"no span since {one_line(start)} is of an unknown engine; --start -1d looks further back")
 
 
+@filtered
 @of_our_version()
 def requests(
-    api: ApiUrl = "http://127.0.0.1:8080",
+    *,
+    api: ApiUrl = API_URL,
     start: Start = "-15m",
     end: End = "now",
-    sort: Annotated[
-        str, typer.Option(help="Order, largest first: end, ttft, tpot, e2e, gap or first_visible.")
-    ] = "end",
+    sort: Annotated[Sort, typer.Option(help=told("sort"))] = "end",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Most requests to print.")] = 20,
-    model: Models = None,
-    tenant: Tenants = None,
-    engine: Engines = None,
-    slo_class: Classes = None,
-    label: Labelled = None,
     status: StatusName = None,
     slo: SloName = None,
     verdict: VerdictName = None,
-    missed: Annotated[
-        str | None,
-        typer.Option(help="Only requests that missed this threshold: ttft, tpot, e2e, gap or first_visible."),
-    ] = None,
+    missed: ThresholdName = None,
     cause: CauseName = None,
-    variant: Variants = None,
-    vantage: Vantages = None,
-    service: Annotated[str | None, typer.Option(help="Only requests to processes of this service.")] = None,
-    instance: Annotated[str | None, typer.Option(help="Only requests to this engine process.")] = None,
     as_json: AsJson = False,
+    filters: Mapping[str, Any],
 ) -> None:
     """List requests, the newest or the slowest first: the thresholds missed, and what took most of the time."""
     from tokentrail.cli import requests as requests_
 
-    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, status=status)
-    filters |= given(slo=slo, verdict=verdict, cause=cause, variant=variant, vantage=vantage)
-    filters |= given(service=service, instance=instance, missed=missed)
-    answer = ask(api, lambda client: client.get("requests", start=start, end=end, sort=sort, limit=limit, **filters))
+    chosen = given(status=status, slo=slo, verdict=verdict, missed=missed, cause=cause)
+    asked = {"start": start, "end": end, "sort": sort, "limit": limit} | chosen
+    answer = ask(api, lambda client: client.get("requests", **asked, **filters))
     if as_json:
         print_json(answer)
         return
@@ -122,7 +108,7 @@ def request(
     wanted: Annotated[
         str, typer.Argument(metavar="ID", help="Trace id, its first eight digits or more, or the client's request id.")
     ],
-    api: ApiUrl = "http://127.0.0.1:8080",
+    api: ApiUrl = API_URL,
     span_id: Annotated[str | None, typer.Option(help="Span id, where a trace holds several requests.")] = None,
     perfetto: Annotated[
         Path | None, typer.Option(help="Write the request there as a trace that ui.perfetto.dev opens.")
@@ -145,37 +131,23 @@ def request(
         request_.show(console(), detail)
 
 
+@filtered
 @of_our_version()
 def explain(
+    *,
     wanted: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="One request, by the ids that tokentrail request takes.")
     ] = None,
-    api: ApiUrl = "http://127.0.0.1:8080",
+    api: ApiUrl = API_URL,
     start: Start = "-15m",
     end: End = "now",
-    slo: Annotated[str | None, typer.Option(help="Requests that are bad for this SLO; without it, for any.")] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="In place of bad requests, the slowest by ttft, tpot, e2e, gap or first_visible.")
-    ] = None,
-    quantile: Annotated[float | None, typer.Option(help="Where the slowest begin; 0.99 without it, 0: all.")] = None,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(help="Causes, joined by commas: what would be good without all of them. May be repeated."),
-    ] = None,
-    replay: Annotated[
-        bool | None,
-        typer.Option(
-            "--replay/--no-replay",
-            help="Tell what would be good without a cause by a replay of all requests of one --slo, or without one. "
-            "Default: by a replay where it can be had.",
-        ),
-    ] = None,
-    model: Models = None,
-    tenant: Tenants = None,
-    engine: Engines = None,
-    slo_class: Classes = None,
-    label: Labelled = None,
+    slo: Annotated[str | None, typer.Option(help=told("slo", of="explain"))] = None,
+    metric: Annotated[Threshold | None, typer.Option(help=told("metric", of="explain"))] = None,
+    quantile: Annotated[float | None, typer.Option(help=told("quantile", of="explain"))] = None,
+    without: Annotated[list[str] | None, typer.Option(help=told("without", of="explain"))] = None,
+    replay: Annotated[bool | None, typer.Option("--replay/--no-replay", help=told("replay", of="explain"))] = None,
     as_json: AsJson = False,
+    filters: Mapping[str, Any],
 ) -> None:
     """Say where the time of slow requests went, or that of one request."""
     from tokentrail.cli import explain as explain_
@@ -190,7 +162,6 @@ def explain(
     asked = given(
         slo=slo, metric=metric, quantile=quantile, without=without, replay=replay if replay is not None else "auto"
     )
-    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label)
     answer = ask(api, lambda client: client.get("explain", start=start, end=end, **asked, **filters))
     if as_json:
         print_json(answer)
@@ -199,26 +170,24 @@ def explain(
     explain_.show(console(), answer, filters)
 
 
+@filtered
 @of_our_version()
 def tail(
-    api: ApiUrl = "http://127.0.0.1:8080",
+    *,
+    api: ApiUrl = API_URL,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print requests as they end, until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Most requests to print first.")] = 10,
-    model: Models = None,
-    tenant: Tenants = None,
-    engine: Engines = None,
-    slo_class: Classes = None,
-    label: Labelled = None,
     status: StatusName = None,
     as_json: AsJson = False,
+    filters: Mapping[str, Any],
 ) -> None:
     """Print the newest requests, a line each, the newest last."""
     from tokentrail.cli import requests as requests_
 
-    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, status=status)
+    chosen = {**filters, **given(status=status)}
 
     def print_them(client: Api) -> None:
-        answer = client.get("requests", start="-1d", limit=limit, **filters)
+        answer = client.get("requests", start="-1d", limit=limit, **chosen)
         newest = answer["requests"]
         if not (follow or as_json):
             tell_end(answer)
@@ -227,7 +196,7 @@ def tail(
         requests_.print_rows(console(), reversed(newest), as_json=as_json)
         if follow:
             known = [(row["trace_id"], row["span_id"]) for row in newest]
-            requests_.print_rows(console(), requests_.follow(client, filters, known), as_json=as_json)
+            requests_.print_rows(console(), requests_.follow(client, chosen, known), as_json=as_json)
 
     try:
         ask(api, print_them)
@@ -241,34 +210,29 @@ def _side(name: str) -> Any:
     )
 
 
+@filtered
 @of_our_version()
 def compare(
+    *,
     a: Annotated[list[str] | None, _side("--a")] = None,
     b: Annotated[list[str] | None, _side("--b")] = None,
-    at: Annotated[str | None, typer.Option(help="Compare the time before this moment with the time after it.")] = None,
-    span: Annotated[str, typer.Option(help="The time before and after --at.")] = "1h",
-    api: ApiUrl = "http://127.0.0.1:8080",
+    at: Annotated[str | None, typer.Option(help=told("at"))] = None,
+    span: Annotated[str, typer.Option(help=told("span"))] = "1h",
+    api: ApiUrl = API_URL,
     start: Start = "-1h",
     end: End = "now",
-    model: Models = None,
-    tenant: Tenants = None,
-    engine: Engines = None,
-    slo_class: Classes = None,
-    label: Labelled = None,
-    relevant: Annotated[float, typer.Option(help="Differences of up to this share are called the same.")] = 0.1,
+    relevant: Annotated[float, typer.Option(help=told("relevant", of="compare"))] = 0.1,
     as_json: AsJson = False,
+    filters: Mapping[str, Any],
 ) -> None:
     """Compare two sets of requests, like for like, with 95 % intervals."""
     from tokentrail.cli import compare as compare_
 
-    filters = given(
-        model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, at=at, relevant=relevant
-    )
-    filters |= {"span": span} if at else {"start": start, "end": end}
+    asked = given(at=at, relevant=relevant) | ({"span": span} if at else {"start": start, "end": end})
     sides = named_values("a", a or [], "variant=old") | named_values("b", b or [], "variant=old")
     if not (sides or at):
         raise typer.BadParameter("say how the sides differ: --a variant=old --b variant=new, or --at -1h")
-    answer = ask(api, lambda client: client.get("compare", **filters, **sides))
+    answer = ask(api, lambda client: client.get("compare", **asked, **filters, **sides))
     if as_json:
         print_json(answer)
     else:
@@ -276,34 +240,28 @@ def compare(
         compare_.show(console(), answer)
 
 
+@filtered
 @of_our_version()
 def differences(
-    api: ApiUrl = "http://127.0.0.1:8080",
+    *,
+    api: ApiUrl = API_URL,
     start: Start = "-15m",
     end: End = "now",
-    model: Models = None,
-    tenant: Tenants = None,
-    engine: Engines = None,
-    slo_class: Classes = None,
-    label: Labelled = None,
     slo: SloName = None,
-    verdict: Annotated[str | None, typer.Option(help="Select this verdict; without a selection, bad.")] = None,
-    status: Annotated[str | None, typer.Option(help="Select what ended so: ok, error, cancelled, unknown.")] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="Select by this latency: ttft, tpot, e2e, gap or first_visible.")
-    ] = None,
-    at_least: Annotated[str | None, typer.Option(help="Select a latency of so much or more: 500ms.")] = None,
-    at_most: Annotated[str | None, typer.Option(help="Select a latency of so much or less.")] = None,
+    verdict: Annotated[Verdict | None, typer.Option(help=told("verdict", of="differences"))] = None,
+    status: Annotated[Ended | None, typer.Option(help=told("status", of="differences"))] = None,
+    metric: Annotated[Latency | None, typer.Option(help=told("metric"))] = None,
+    at_least: Annotated[str | None, typer.Option(help=told("at_least"))] = None,
+    at_most: Annotated[str | None, typer.Option(help=told("at_most"))] = None,
     as_json: AsJson = False,
+    filters: Mapping[str, Any],
 ) -> None:
     """Tell what the bad requests, or others that you select, have that the rest has not."""
     from tokentrail.cli import differences as differences_
 
-    filters = given(
-        model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, slo=slo, verdict=verdict
-    )
-    filters |= given(metric=metric, at_least=at_least, at_most=at_most) | {"start": start, "end": end}
-    answer = ask(api, lambda client: client.get("differences", **filters, **given(**{"select.status": status})))
+    asked = given(slo=slo, verdict=verdict, metric=metric, at_least=at_least, at_most=at_most)
+    asked |= given(**{"select.status": status}) | {"start": start, "end": end}
+    answer = ask(api, lambda client: client.get("differences", **asked, **filters))
     if as_json:
         print_json(answer)
         return
@@ -311,29 +269,25 @@ def differences(
     differences_.show(console(), answer)
 
 
+@filtered
 @of_our_version()
 def check(
-    slo: Annotated[str, typer.Option(help="The SLO that judges.")],
-    api: ApiUrl = "http://127.0.0.1:8080",
+    *,
+    slo: Annotated[str, typer.Option(help=told("slo", of="check"))],
+    api: ApiUrl = API_URL,
     since: Annotated[str, typer.Option(help="Start of what is checked: when the release began, or -1h.")] = "-1h",
-    model: Models = None,
-    tenant: Tenants = None,
-    engine: Engines = None,
-    variant: Annotated[list[str] | None, typer.Option(help="Only requests of this variant; may be repeated.")] = None,
-    label: Labelled = None,
     against_variant: Annotated[str | None, typer.Option(help="Compare with this variant, at the same time.")] = None,
     against_time: Annotated[
         str | None, typer.Option(metavar="START/END", help="Compare with this time: -2d/-1d, or two of RFC 3339.")
     ] = None,
-    objective: Annotated[float | None, typer.Option(help="In place of the SLO's own: 0.99.")] = None,
-    relevant: Annotated[float, typer.Option(help="The smallest difference that matters, as a share.")] = 0.2,
-    quantile: Annotated[float, typer.Option(help="The percentile of latencies that is compared.")] = 0.99,
-    least_time: Annotated[
-        str, typer.Option(help="Good needs requests of so long a time: 5m for a steady test.")
-    ] = "40m",
+    objective: Annotated[float | None, typer.Option(help=told("objective", of="check"))] = None,
+    relevant: Annotated[float, typer.Option(help=told("relevant", of="check"))] = 0.2,
+    quantile: Annotated[float, typer.Option(help=told("quantile", of="check"))] = 0.99,
+    least_time: Annotated[str, typer.Option(help=told("least_time", of="check"))] = "40m",
     wait: Annotated[str, typer.Option(help="Ask again for so long while it is not decided: 15m.")] = "0s",
     junit: Annotated[Path | None, typer.Option(help="Write the numbers there as JUnit's XML.")] = None,
     as_json: AsJson = False,
+    filters: Mapping[str, Any],
 ) -> None:
     """Tell whether a release is good (status 0), worse (1), not decided or not answered (2), or without requests (3).
 
@@ -341,16 +295,15 @@ def check(
     """
     from tokentrail.cli import check as check_
 
-    filters = given(slo=slo, model=model, tenant=tenant, engine=engine, variant=variant, label=label)
-    filters |= given(objective=objective)
-    filters |= {"relevant": relevant, "quantile": quantile, "least_time": least_time}
+    asked = {"slo": slo, "relevant": relevant, "quantile": quantile, "least_time": least_time}
+    asked |= given(objective=objective)
     if against_variant:
-        filters["against.variant"] = against_variant
+        asked["against.variant"] = against_variant
     if against_time:
         start, slash, end = against_time.partition("/")
         if not slash:
             fail(RuntimeError(f"--against-time: START/END, such as -2d/-1d, not {against_time!r}"), USAGE)
-        filters |= {"against.start": start, "against.end": end}
+        asked |= {"against.start": start, "against.end": end}
     try:
         wait_s = check_.seconds(wait)
     except ValueError as error:
@@ -359,7 +312,7 @@ def check(
 
     def answer_of(client: Api) -> Mapping[str, Any]:
         return check_.until_decided(
-            lambda begun: client.get("check", **filters, start=begun or since, end="now"),
+            lambda begun: client.get("check", **asked, **filters, start=begun or since, end="now"),
             wait_s,
             keep=answers.append,
             tell=note,
@@ -387,7 +340,7 @@ def check(
 
 
 def doctor(
-    api: ApiUrl = "http://127.0.0.1:8080",
+    api: ApiUrl = API_URL,
     otlp_http: Annotated[
         str | None, typer.Option(help="Address to which engines send OTLP/HTTP; without it, the API tells it.")
     ] = None,

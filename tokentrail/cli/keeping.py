@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tokentrail.cli.options import ApiUrl, AsJson
+from tokentrail.cli.options import API_URL, ApiUrl, AsJson
 from tokentrail.cli.output import HELP, console, fail, print_json
 from tokentrail.cli.processes import ProcessFailed
 from tokentrail.shared.folders import folder
@@ -106,7 +106,7 @@ def replay_dead_letters(
 
 def backup(
     target: Annotated[Path, typer.Argument(help="File to write, or a folder for a file with the time in its name.")],
-    api: ApiUrl = "http://127.0.0.1:8080",
+    api: ApiUrl = API_URL,
     as_json: AsJson = False,
 ) -> None:
     """Back up the embedded store of a collector that runs, and check the file.

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Annotated, Any, Final
 
 import typer
 
+from tokentrail.cli.questions import given, named_values
+from tokentrail.shared.parameters import FILTERS, MEANING, Cause, Status, Threshold, Verdict
+
 TZ: Final = "TOKENTRAIL_TZ"
+API_URL: Final = "http://127.0.0.1:8080"
 _LOCAL: Final = re.compile(
     r"(?:\d{4}-\d\d-\d\d|\d\d? [A-Z][a-z][a-z](?: \d{4})?)?(?:(?:[Tt ]|^)\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?", re.ASCII
 )
@@ -22,18 +28,13 @@ def in_zone(text: str) -> str:
     return f"{text} {zone}" if zone and text and _LOCAL.fullmatch(text) else text
 
 
-def one_of(*values: str) -> Callable[[str], list[str]]:
-    """Completes a value that is one of these."""
-    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
-
-
 def seen(dimension: str) -> Callable[[typer.Context, str], list[str]]:
     """Completes a value that requests of the last day had, or the name of an SLO; nothing if nobody answers at once."""
 
     def values(context: typer.Context, incomplete: str) -> list[str]:
         from tokentrail.cli.api import Api
 
-        url = context.params.get("api") or os.environ.get("TOKENTRAIL_API_URL") or "http://127.0.0.1:8080"
+        url = context.params.get("api") or os.environ.get("TOKENTRAIL_API_URL") or API_URL
         try:
             client = Api(url, timeout_s=_COMPLETION_S)
             if dimension == "slo":
@@ -62,45 +63,55 @@ End = Annotated[
 ]
 
 
-def _filter(name: str, help_text: str) -> Any:
-    return typer.Option(f"--{name}", help=help_text, autocompletion=seen(name.replace("-", "_")))
+def told(parameter: str, *, of: str = "") -> str:
+    """What a parameter of a question does, as the help of its option."""
+    text = MEANING[f"{of}.{parameter}" if of else parameter]
+    text = re.sub(r"`(\w+)`", lambda found: f"--{found[1]}" if found[1] in MEANING else found[1], text).replace("`", "")
+    return f"{text[:1].upper()}{text[1:]}."
 
 
-Models = Annotated[list[str] | None, _filter("model", "Only requests of this model; may be repeated.")]
-Tenants = Annotated[list[str] | None, _filter("tenant", "Only requests of this tenant; may be repeated.")]
-Engines = Annotated[list[str] | None, _filter("engine", "Only requests that this product answered: vllm, …")]
-Classes = Annotated[list[str] | None, _filter("slo-class", "Only requests of this SLO class.")]
-Variants = Annotated[list[str] | None, _filter("variant", "Only requests of this variant; may be repeated.")]
-Vantages = Annotated[list[str] | None, _filter("vantage", "Only requests measured there: server, client.")]
-Labelled = Annotated[
-    list[str] | None,
-    typer.Option("--label", metavar="NAME=VALUE", help="Only requests with this label: region=eu. May be repeated."),
-]
-StatusName = Annotated[
-    str | None,
-    typer.Option(
-        "--status",
-        help="Only requests of this status: ok, error, cancelled, unknown, in_flight, lost.",
-        autocompletion=one_of("ok", "error", "cancelled", "unknown", "in_flight", "lost"),
-    ),
-]
-SloName = Annotated[
-    str | None, typer.Option("--slo", help="Only requests that this SLO selects.", autocompletion=seen("slo"))
-]
-VerdictName = Annotated[
-    str | None,
-    typer.Option(
-        "--verdict",
-        help="Only requests of this verdict: good, bad, undetermined, excused, unselected, pending.",
-        autocompletion=one_of("good", "bad", "undetermined", "excused", "unselected", "pending"),
-    ),
-]
-CauseName = Annotated[
-    str | None,
-    typer.Option(
-        "--cause",
-        help="Only requests that lost KV-cache blocks (kv_eviction), that waited for some (kv_wait), or that waited "
-        "for a cold start (cold_start).",
-        autocompletion=one_of("kv_eviction", "kv_wait", "cold_start"),
-    ),
-]
+def _filters() -> Iterator[tuple[str, Any]]:
+    """The options of `filtered`, by the name of their parameter."""
+    for name, text in FILTERS.items():
+        of_name = typer.Option(help=f"Only {text}; may be repeated.", autocompletion=seen(name))
+        yield name, Annotated[list[str] | None, of_name]
+    of_label = typer.Option(metavar="NAME=VALUE", help="Only requests with this label: region=eu; may be repeated.")
+    yield "label", Annotated[list[str] | None, of_label]
+    of_others = typer.Option(
+        "--not", metavar="NAME=VALUE", help="No requests of this one: model=llama, label.region=eu; may be repeated."
+    )
+    yield "without_these", Annotated[list[str] | None, of_others]
+
+
+def filtered(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each filter. What was given is its argument `filters`: parameters of the API."""
+    signature = inspect.signature(command, eval_str=True)
+    added = dict(_filters())
+    own = [one for one in signature.parameters.values() if one.name != "filters"]
+
+    @wraps(command)
+    def called(**options: Any) -> None:
+        chosen = {name: options.pop(name) for name in added}
+        refused = named_values("not", chosen.pop("without_these") or [], "model=llama")
+        command(**options, filters=given(**chosen) | refused)
+
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in added.items()
+    ]
+    ordered = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    last = next((i for i, one in enumerate(ordered) if one.name in ("as_json", "junit")), len(ordered))
+    called.__signature__ = signature.replace(parameters=[*ordered[:last], *options, *ordered[last:]])  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in [*ordered, *options]}
+    return called
+
+
+def _one(parameter: str, *, of: str = "") -> Any:
+    return typer.Option(help=told(parameter, of=of))
+
+
+StatusName = Annotated[Status | None, _one("status")]
+SloName = Annotated[str | None, typer.Option("--slo", help=told("slo"), autocompletion=seen("slo"))]
+VerdictName = Annotated[Verdict | None, _one("verdict")]
+CauseName = Annotated[Cause | None, _one("cause")]
+ThresholdName = Annotated[Threshold | None, _one("missed")]

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tokentrail.cli.output import cells, own_name, print_line, short
 from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, of_tenant, one_line, percent, significant
+from tokentrail.shared.parameters import FILTERS
 
 EXIT: Final = {"kept": 0, "broken": 3, "spent": 3, "danger": 3, "quiet": 4, "not_judged": 4}
 NOT_IN_USE: Final = "The newest SLO file is not in use"
@@ -20,8 +21,8 @@ _SEVERITIES: Final = {"page": "bold red", "ticket": "yellow", "info": "cyan"}
 _MOST_BOXES: Final = 10
 _MOST_TENANTS: Final = 5
 _OPTIONS: Final = (
-    *("start", "end", "model", "tenant", "variant", "engine", "slo_class", "vantage"),
-    *("status", "slo", "verdict", "sort", "cause", "service", "instance"),
+    *("start", "end", *FILTERS),
+    *("status", "slo", "verdict", "sort", "cause"),
 )
 """Parameters of `/requests` that `tokentrail requests` has options for."""
 _IMPLIED: Final = ("process_tenant", "cause_start", "cause_end")

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import typer
 
-from tokentrail.cli.options import ApiUrl, AsJson, Classes, End, Engines, Labelled, Models, Start, Tenants, in_zone
+from tokentrail.cli.options import API_URL, ApiUrl, AsJson, End, Start, filtered, in_zone
 from tokentrail.cli.output import console, fail, note, print_json
-from tokentrail.cli.questions import ask, given, of_our_version, tell_end
+from tokentrail.cli.questions import ask, of_our_version, tell_end
 from tokentrail.shared.formatting import one_line
 
 
+@filtered
 @of_our_version()
 def status(
-    api: ApiUrl = "http://127.0.0.1:8080",
+    *,
+    api: ApiUrl = API_URL,
     start: Start = "-15m",
     end: End = "now",
-    model: Models = None,
-    tenant: Tenants = None,
-    engine: Engines = None,
-    slo_class: Classes = None,
-    label: Labelled = None,
     as_json: AsJson = False,
+    filters: Mapping[str, Any],
 ) -> None:
     """Say whether the SLOs are kept (status 0), are not or soon will not be (3), or nobody knows (4)."""
     from tokentrail.cli import status as status_
 
-    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label)
     answer = ask(api, lambda client: client.get("verdict", start=start, end=end, **filters))
     if as_json:
         print_json(answer)
@@ -37,23 +35,21 @@ def status(
     raise typer.Exit(status_.EXIT[answer["state"]])
 
 
+@filtered
 @of_our_version()
 def slos(
+    *,
     action: Annotated[
         Literal["init"] | None,
         typer.Argument(
             metavar="[init]", help="init: print a starter SLO file from what was seen, with P95 × 1.3 as thresholds."
         ),
     ] = None,
-    api: ApiUrl = "http://127.0.0.1:8080",
+    api: ApiUrl = API_URL,
     start: Annotated[str, typer.Option(callback=in_zone, help="init: look at requests since then.")] = "-1d",
     end: End = "now",
-    model: Models = None,
-    tenant: Tenants = None,
-    engine: Engines = None,
-    slo_class: Classes = None,
-    label: Labelled = None,
     as_json: AsJson = False,
+    filters: Mapping[str, Any],
 ) -> None:
     """List the SLOs over their own windows: attainment, budget, burn. `tokentrail slos init` prints a starter file."""
     from tokentrail.cli import slos_init
@@ -65,8 +61,7 @@ def slos(
         except ValueError as error:
             fail(error)
         return
-    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label, end=end)
-    answer = ask(api, lambda client: client.get("slos", start="1970-01-01T00:00:00Z", **filters))
+    answer = ask(api, lambda client: client.get("slos", start="1970-01-01T00:00:00Z", end=end, **filters))
     if as_json:
         print_json(answer)
         return
@@ -82,22 +77,19 @@ def slos(
             note(f"{slo['name']}: {slo['warning']}")
 
 
+@filtered
 @of_our_version()
 def incidents(
-    api: ApiUrl = "http://127.0.0.1:8080",
+    *,
+    api: ApiUrl = API_URL,
     start: Annotated[str, typer.Option(help="Start of the window: -1d, RFC 3339, or unix seconds.")] = "-1d",
     end: End = "now",
-    model: Models = None,
-    tenant: Tenants = None,
-    engine: Engines = None,
-    slo_class: Classes = None,
-    label: Labelled = None,
     as_json: AsJson = False,
+    filters: Mapping[str, Any],
 ) -> None:
     """List what fires, then what is over, each newest first, with the commands that list the requests."""
     from tokentrail.cli import status as status_
 
-    filters = given(model=model, tenant=tenant, engine=engine, slo_class=slo_class, label=label)
     answer = ask(api, lambda client: client.get("incidents", start=start, end=end, **filters))
     if as_json:
         print_json(answer)

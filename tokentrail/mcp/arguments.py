@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tokentrail.mcp.bounds import bounded
+from tokentrail.shared.parameters import FILTERS, LABEL, NOT
 
 
 def _listed(value: Any) -> Any:
@@ -16,64 +17,58 @@ def _listed(value: Any) -> Any:
 
 Names = Annotated[list[Annotated[str, Field(max_length=256)]], BeforeValidator(_listed)]
 """Names; one alone may stand without a list."""
-_LABEL: Final = "label."
 _TOOLS: Final = {"explore": "requests", "tail": "explain", "compare": "compare"}
 """The tool that answers what a page of the dashboard shows, by the name of the page in links of the API."""
 
 
-class Filters(BaseModel):
-    """Only these values; label: {"stream": "true"}."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model: Names = []
-    tenant: Names = []
-    variant: Names = []
-    engine: Names = []
-    slo_class: Names = []
-    vantage: Names = []
-    label: dict[str, Names] = {}
+_NAMES: Final = f"{', '.join(FILTERS)}, {LABEL}NAME"
 
 
-class Side(Filters):
-    """One side of a comparison: filters, and times of its own."""
-
-    start: str | None = None
-    end: str | None = None
+def _is_filter(name: str) -> bool:
+    return name in FILTERS or name.startswith(LABEL)
 
 
-class Against(BaseModel):
-    """What a release is compared with: another variant at the same time, or another time."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    variant: Names = []
-    start: str | None = None
-    end: str | None = None
+def _filter(name: str) -> str:
+    if not _is_filter(name.removeprefix(NOT)):
+        msg = f"there is no {name}; there are {_NAMES}, and {NOT} before each"
+        raise ValueError(msg)
+    return name
 
 
-def given(params: BaseModel | None, prefix: str = "") -> dict[str, Any]:
-    """The parameters of the API that were given."""
-    fields = {} if params is None else params.model_dump()
-    labels = {f"{_LABEL}{name}": values for name, values in (fields.pop("label", None) or {}).items()}
-    return {f"{prefix}{name}": value for name, value in {**fields, **labels}.items() if value not in (None, [])}
+def _of_a_side(name: str) -> str:
+    if not (_is_filter(name) or name in ("start", "end")):
+        msg = f"there is no {name}; there are start, end, {_NAMES}"
+        raise ValueError(msg)
+    return name
 
 
-def calls(tool: str, params: Mapping[str, Any], filters: Filters | None) -> list[dict[str, Any]]:
+Filters = Annotated[
+    dict[Annotated[str, AfterValidator(_filter)], Names], Field(description=f"{_NAMES}; {NOT}model: others")
+]
+Side = Annotated[
+    dict[Annotated[str, AfterValidator(_of_a_side)], Names], Field(description="Filters, or start and end")
+]
+"""One side of a comparison: filters, and times of its own."""
+
+
+def given(params: Mapping[str, Any] | None, prefix: str = "") -> dict[str, Any]:
+    """The parameters of the API that were given, those of a side behind its prefix."""
+    return {f"{prefix}{name}": value for name, value in (params or {}).items() if value != []}
+
+
+def calls(tool: str, params: Mapping[str, Any], filters: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """The call of a tool with parameters of the API and the filters of the question.
 
     None if a name in it is not written in answers as it is: the call would ask for another one.
     """
-    filtering = {n: [value] for n, value in params.items() if n in Filters.model_fields or n.startswith(_LABEL)}
-    arguments = {name: value for name, value in params.items() if name not in filtering}
+    filtering = {name: [value] for name, value in params.items() if _is_filter(name)}
+    arguments: dict[str, Any] = {name: value for name, value in params.items() if name not in filtering}
     if chosen := given(filters) | filtering:
-        labels = {name: chosen.pop(name) for name in [*chosen] if name.startswith(_LABEL)}
-        by_name = {name.removeprefix(_LABEL): values for name, values in labels.items()}
-        arguments["filters"] = chosen | ({"label": by_name} if by_name else {})
+        arguments["filters"] = chosen
     return [{"tool": tool, "arguments": arguments}] if bounded(arguments) == arguments else []
 
 
-def of_links(links: list[dict[str, Any]], filters: Filters | None) -> list[dict[str, Any]]:
+def of_links(links: list[dict[str, Any]], filters: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """The calls that show what links of the API show in the dashboard."""
     known = [(_TOOLS[link["page"]], link["params"]) for link in links if link["page"] in _TOOLS]
     return [call for tool, params in known for call in calls(tool, params, filters)]

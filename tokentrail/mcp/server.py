@@ -12,7 +12,6 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import Tool, ToolAnnotations
 from pydantic import ValidationError
 
-from tokentrail.mcp.arguments import Filters
 from tokentrail.mcp.bounds import bounded
 from tokentrail.mcp.tools import Tools
 from tokentrail.shared.hosts import AllowedHosts, App, Receive, Scope, Send, allowed_names
@@ -63,8 +62,8 @@ def _in_words(error: ValidationError) -> str:
         place, text = ".".join(map(str, one["loc"])), one["msg"]
         if one["type"] == "missing":
             told.append(f"{place} is missing")
-        elif one["type"] == "extra_forbidden":
-            told.append(f"there is no {place}; there are {', '.join(Filters.model_fields)}")
+        elif one["type"] == "value_error":
+            told.append(text.removeprefix("Value error, "))
         else:
             told.append(f"{place}: {text[:1].lower()}{text[1:]}")
     return "; ".join(told)

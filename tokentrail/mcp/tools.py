@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from httpx import DecodingError, HTTPError, HTTPStatusError
 from mcp.server.mcpserver import Context
@@ -15,15 +15,15 @@ from pydantic import Field
 
 from tokentrail.cli.api import Api, NoSuchRequest, list_of, other_form
 from tokentrail.cli.explained import lines
-from tokentrail.mcp.arguments import Against, Filters, Names, Side, calls, given, of_links
+from tokentrail.mcp.arguments import Filters, Side, calls, given, of_links
 from tokentrail.mcp.bounds import bounded, known, without, written
 from tokentrail.shared.connection import OTHER_FORM, ConnectionSettingError, in_words, way_out
 from tokentrail.shared.formatting import one_line, without_user
+from tokentrail.shared.parameters import Cause, Sort, Status, Threshold, Verdict
 
 Start = Annotated[str, Field(description="-15m before `end`, 14:00, RFC 3339", max_length=64)]
 End = Annotated[str, Field(description="as `start`", max_length=64)]
 Slo = Annotated[str | None, Field(max_length=63)]
-Latency = Literal["ttft", "tpot", "e2e", "gap", "first_visible"]
 Name = Annotated[str | None, Field(max_length=256)]
 
 _OF_A_ROW: Final = (
@@ -142,18 +142,13 @@ class Tools:
         start: Start = "-15m",
         end: End = "now",
         slo: Slo = None,
-        verdict: Literal["good", "bad", "undetermined", "excused", "unselected", "pending"] | None = None,
-        status: Literal["ok", "error", "cancelled", "unknown", "in_flight", "lost"] | None = None,
-        cause: Annotated[
-            str | None,
-            Field(description="kv_eviction, kv_wait or cold_start", max_length=32),
-        ] = None,
-        sort: Literal["end"] | Latency = "end",
+        verdict: Verdict | None = None,
+        status: Status | None = None,
+        cause: Cause | None = None,
+        sort: Sort = "end",
         limit: Annotated[int, Field(ge=1, le=50)] = 10,
         cause_start: Annotated[str | None, Field(description="Of `cause`: from then on", max_length=64)] = None,
         cause_end: Annotated[str | None, Field(description="Of `cause`: until then", max_length=64)] = None,
-        service: Name = None,
-        instance: Name = None,
         process_tenant: Name = None,
         filters: Filters | None = None,
     ) -> Any:
@@ -161,7 +156,7 @@ class Tools:
 
         `total` says how many there are. `request` shows one by its `trace_id` or `request_id`.
         """
-        chosen = {"slo": slo, "verdict": verdict, "status": status, "service": service, "instance": instance}
+        chosen = {"slo": slo, "verdict": verdict, "status": status}
         caused = {"cause": cause, "cause_start": cause_start, "cause_end": cause_end, "process_tenant": process_tenant}
         window = {"start": start, "end": end, "sort": sort, "limit": limit}
         answer = self._ask(ctx, "requests", **window, **_options(**chosen, **caused), **given(filters))
@@ -185,7 +180,7 @@ class Tools:
         start: Start = "-15m",
         end: End = "now",
         slo: Slo = None,
-        metric: Latency | None = None,
+        metric: Threshold | None = None,
         quantile: Annotated[float | None, Field(ge=0, lt=1)] = None,
         filters: Filters | None = None,
     ) -> Any:
@@ -216,7 +211,7 @@ class Tools:
         start: Start = "-15m",
         end: End = "now",
         slo: Slo = None,
-        metric: Latency | None = None,
+        metric: Threshold | None = None,
         at_least: Annotated[str | None, Field(description="With metric: 500ms", max_length=32)] = None,
         filters: Filters | None = None,
     ) -> Any:
@@ -248,12 +243,12 @@ class Tools:
         ctx: Context,
         slo: Annotated[str, Field(description="Name of the SLO that judges", max_length=63)],
         since: Start = "-1h",
-        variant: Names = [],  # noqa: B006 - never changed
-        against: Against | None = None,
+        filters: Filters | None = None,
+        against: Side | None = None,
     ) -> Any:
         """Tell whether a release is good, worse or not decided yet: against an SLO, and against what was before."""
-        options = _options(variant=variant or None) | given(against, "against.")
-        return written(self._ask(ctx, "check", slo=slo, start=since, end="now", **options))
+        sides = given(filters) | given(against, "against.")
+        return written(self._ask(ctx, "check", slo=slo, start=since, end="now", **sides))
 
     def _ask(self, ctx: Context, path: str, **params: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self._asked(ctx, lambda api: api.get(path, **params))

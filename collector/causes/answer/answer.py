@@ -8,8 +8,8 @@ from collector.base.answer import Answer
 from collector.causes.answer.shortfalls import ReasonOut
 from collector.causes.answer.slower import SlowerOut
 from collector.count.answers import WindowOut
-from collector.count.verdicts import Threshold
 from collector.slo.counts import Number
+from tokentrail.shared.parameters import Threshold
 
 Level = Literal["none", "phases", "estimated", "steps"]
 """How far a request can be explained, in the order in which the table `causes` numbers them."""

@@ -14,11 +14,11 @@ from collector.ask.window import Window
 from collector.causes.answer.beyond import Bad, Bools, Floats, Of, Times
 from collector.causes.split.names import PARTS
 from collector.count.reader import Reader
-from collector.count.verdicts import Threshold
 from collector.slo.cells import Cells
 from collector.slo.judge import LARGEST_US
 from collector.slo.model import Promise
 from collector.sql.fragment import FALSE, Fragment
+from tokentrail.shared.parameters import Threshold
 
 Metric = Threshold
 Array = npt.NDArray[Any]

@@ -1,5 +1,7 @@
 """`/changes`: what a service has for the first time."""
 
+from urllib.parse import parse_qsl
+
 import pytest
 
 from tests.collector.rows import NOW, SECOND
@@ -32,7 +34,8 @@ def test_new_models_variants_and_processes_are_changes_and_old_ones_are_not(api,
     assert changes() == [("variant", "v2", ["v1"]), ("process", "b", []), ("model", "qwen", ["llama"])]
     (variant, *_) = api("changes")["changes"]
     assert variant["at"] == "2026-11-21T09:51:39Z"
-    assert variant["compare"] == "at=2026-11-21T09:51:39Z&span=1h"
+    assert dict(parse_qsl(variant["compare"])) == {"at": variant["at"], "span": "1h", "service": "engine"}
+    assert api("compare", **dict(parse_qsl(variant["compare"])))["b"]["requests"]["total"] == 3
     assert variant["requests"] == 2
     assert variant["service"] == "engine"
     assert changes(end="-450s") == [("variant", "v2", ["v1"]), ("process", "b", [])]

@@ -40,5 +40,6 @@ def option(parameter: Any) -> tuple[str, str, str]:
     text, told = split(parameter.help)
     default = "" if parameter.required or isinstance(parameter.default, bool) else parameter.default
     variable = f". Variable: `{parameter.envvar}`" if parameter.envvar else ""
-    meaning = f"{sentence(text)}{variable}"
+    values = f": {', '.join(map(code, choices))}" if (choices := parameter.type_descriptor.choices) else ""
+    meaning = f"{sentence(text)}{values}{variable}"
     return ", ".join(f"`{flag}`" for flag in flags), meaning, told or code(default)

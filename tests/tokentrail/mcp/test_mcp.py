@@ -29,9 +29,10 @@ from tests.collector.rows import NOW, SECOND, Rows
 from tests.support.keys import access_to, add_key
 from tests.support.stores import open_new_store
 from tokentrail.cli.app import app as command_line
-from tokentrail.mcp.arguments import Filters, calls
+from tokentrail.mcp.arguments import calls
 from tokentrail.mcp.bounds import LONGEST_TEXT, MOST_CHARACTERS, bounded
 from tokentrail.mcp.server import DATA, make
+from tokentrail.shared.parameters import FILTERS
 from tokentrail.testing import ManualClock
 
 MS = 1_000_000
@@ -163,13 +164,9 @@ def test_nine_tools_that_only_read_say_that_names_are_data(served):
     assert single.input_schema["required"] == ["trace_id"]
     size = len(json.dumps([tool.model_dump(mode="json", exclude_none=True, by_alias=True) for tool in listed]))
     assert size < 11_200, "some 2,500 tokens, which stand in every question of an agent"
-    types = [
-        one["properties"]["variant"]["type"]
-        for tool in listed
-        for one in (tool.input_schema, *tool.input_schema.get("$defs", {}).values())
-        if "variant" in one["properties"]
-    ]
-    assert {*types} == {"array"}
+    filters = {tool.name: tool.input_schema["properties"]["filters"] for tool in listed if tool.name != "request"}
+    (told,) = {one["description"] for one in filters.values()}
+    assert told == f"{', '.join(FILTERS)}, label.NAME; not.model: others"
 
 
 SEEN = {
@@ -232,7 +229,7 @@ def test_an_answer_leads_on_with_calls_that_are_answered(answer, tool, to):
     for call in leads(found):
         told = answer(call["tool"], call["arguments"])
         assert not told.is_error, (call, text(told))
-        assert call["arguments"].get("filters", filters) == filters, "those of the question"
+        assert {**call["arguments"].get("filters", {}), **filters} == call["arguments"].get("filters", filters)
     if tool == "explain":
         (listed,) = [call["arguments"] for call in leads(found) if call["tool"] == "requests"]
         assert json.loads(text(answer("requests", listed)))["total"] == found["selected"]["requests"] > 0
@@ -242,13 +239,13 @@ def test_an_answer_leads_on_with_calls_that_are_answered(answer, tool, to):
 
 
 def test_a_call_whose_name_is_not_written_as_it_is_is_left_out():
-    assert calls("requests", {"tenant": "acme", "slo": "chat"}, Filters(model=["m"])) == [
+    assert calls("requests", {"tenant": "acme", "slo": "chat"}, {"model": ["m"]}) == [
         {"tool": "requests", "arguments": {"slo": "chat", "filters": {"model": ["m"], "tenant": ["acme"]}}}
     ]
-    by_label = {"filters": {"label": {"stream": ["false"], "app": ["2"]}}}
-    told = calls("requests", {"label.app": "2"}, Filters(label={"stream": ["false"]}))
-    assert told == [{"tool": "requests", "arguments": by_label}]
-    assert calls("requests", {"tenant": "two\nlines"}, None) == calls("requests", {}, Filters(model=["a\u202e"])) == []
+    filters = {"label.stream": ["false"], "not.model": ["m"]}
+    told = calls("requests", {"label.app": "2"}, filters)
+    assert told == [{"tool": "requests", "arguments": {"filters": {**filters, "label.app": ["2"]}}}]
+    assert calls("requests", {"tenant": "two\nlines"}, None) == calls("requests", {}, {"model": ["a\u202e"]}) == []
 
 
 @pytest.mark.parametrize("tool", CALLS)
@@ -284,7 +281,7 @@ def someones(random, parameter):
         fields = ("model", "tenant", "variant", "slo_class", "engine")
         value = random.choice(["globex", "acme", *names])
         field = random.choice(fields)
-        return {field: value if parameter == "against" else [value]}
+        return {field: random.choice([value, [value]])}
     return random.choice(
         {
             "trace_id": [THEIR_TRACE, THEIR_TRACE[:8], THEIR_TRACE.upper(), "globex-1", "globex-request_id", TRACE],
@@ -347,7 +344,7 @@ def test_sums_are_of_the_tenant_alone(answer):
         ("explain", {"slo": "nobody"}, "no SLO is named 'nobody'; there are: chat, globex-only"),
         ("requests", {"start": "yesterday"}, "'yesterday' is not a time: write RFC 3339"),
         ("requests", {"limit": 51}, "less than or equal to 50"),
-        ("requests", {"filters": {"colour": ["red"]}}, "there is no filters.colour; there are model, tenant"),
+        ("requests", {"filters": {"colour": ["red"]}}, "there is no colour; there are model, tenant"),
         ("request", {"trace_id": "nobody\x1b[2J"}, r"has the id nobody\x1b[2J, and no trace id begins with it"),
         ("requests", {"verdict": "poor"}, "verdict: input should be 'good', 'bad', "),
         ("status", {"since": "-1h"}, "status takes no since, but start, end, filters"),
