@@ -27,12 +27,13 @@ class Cache(NamedTuple):
 
 
 def caches(reader: Reader, window: Window) -> dict[Process, Cache]:
-    """The cache of each process that made steps or was sampled in the window."""
+    """The cache of each process that made steps, evicted blocks or was sampled in the window."""
     fragments = {"process_filter": process_filter(window)}
     rows = reader.queries.rows("kv_preemptions", fragments, **window.bounds)
     told = {Process.of(row): int(row["preemptions"]) for row in rows}
     grown = samples.preemptions(reader, window)
-    found = {
+    found = {process: Cache(preemptions=n) for process, n in told.items()}
+    found |= {
         one.process: Cache(
             running=one.count("running"),
             waiting=one.count("waiting"),

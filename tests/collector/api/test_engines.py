@@ -22,10 +22,13 @@ def test_kv_is_the_newest_step_and_the_windows_sums(api, rows):
         (3, {"kind": "restore", "reason": ""}),
     ):
         rows.kv_event(start=T0 + at, **fields)
+    rows.request(instance="no-steps")
+    rows.kv_event(start=T0, instance="no-steps")
     found = {one["instance"]: one for one in api("processes")["processes"]}
     named = ("running", "waiting", "kv_usage", "preemptions")
     assert [found["i-1"][name] for name in named] == [4, 2, 30 / 64, 2]
     assert [found["no-cache"][name] for name in named] == [1, 0, None, 0]
+    assert [found["no-steps"][name] for name in named] == [None, None, None, 1]
 
 
 def test_an_old_step_says_nothing_of_now(api, rows):
