@@ -51,8 +51,8 @@ EXPLAINED = (
 PAST_S = 1500
 """Two whole periods of ten minutes, in each of which a law is learned."""
 _OF_A_LAW_S = 30.0
-OF_PROCESSES = {"kv": "engines", "engines": "engines", "cold_starts": "cold_starts", "samples": "processes",
-                "samples/latencies": "latencies", "incidents": "incidents"}  # fmt: skip
+OF_PROCESSES = {"processes": "processes", "engines": "engines", "cold_starts": "cold_starts", "samples": "processes",
+                "incidents": "incidents"}  # fmt: skip
 """What an admin asks, and the list in which the good tenant's processes are."""
 OF_THE_MOMENT = re.compile(
     r"_(created|timestamp_seconds)$|_(cause|culprit|held_up)_|^tokentrail_slo_(attainment|budget|burn|exhaustion)"
