@@ -19,9 +19,7 @@ READERS = {
         ("budget_share", "rest_requests", "tpot_from_s", "tpot_to_s", "ttft_requests"),
         ("tokentrail/mcp/tools.py", "def _explained("),
     ),
-    **dict.fromkeys(
-        ("evidence_of_good", "evidence_of_worse", "seen_s"), ("tokentrail/mcp/tools.py", '"check", slo=slo')
-    ),
+    **dict.fromkeys(("evidence_of_good", "evidence_of_worse"), ("tokentrail/mcp/tools.py", '"check", slo=slo')),
     "requests_good": ("tokentrail/mcp/tools.py", '"slos", start'),
 }
 """Readers that name no field: where they are, and what they do with all of an answer, or with fields of a kind."""

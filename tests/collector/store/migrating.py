@@ -27,7 +27,7 @@ CHANGED = {
     "10_tables.sql": ("requests\n(\n", "requests\n(\n    late UInt8 DEFAULT 3,\n"),
     "parts/request_columns.sql": ("perplexity        Nullable(Float64)", "perplexity        Nullable(Float32)"),
 }
-"""The same in the files of `schema`: what stands there, and what stands there later."""
+"""Changes of the files of `schema`: a text, and the text that replaces it."""
 ENGINES = {"10_tokentrail": "tokentrail_tokens|tokentrail_route", "20_vllm": "vllm_route", "90_genai": "none"}
 """Names of views by engine. The others have no folder."""
 
