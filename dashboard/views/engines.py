@@ -99,8 +99,9 @@ def table(shown: Sequence[Json], end: str, view: View, known: Sequence[Json]) ->
         for engine in known
     }
     rows = [
-        row(one, end, view)
-        | {"process": name, "does not tell": ", ".join(missing.get((one["service"], one["process_tenant"]), []))}
+        {"process": name}
+        | row(one, end, view)
+        | {"does not tell": ", ".join(missing.get((one["service"], one["process_tenant"]), []))}
         for one, name in zip(shown, names(shown), strict=True)
     ]
     image, number = st.column_config.ImageColumn, st.column_config.NumberColumn

@@ -264,7 +264,7 @@ def test_requests_are_narrowed_to_an_slo_and_a_verdict(shown, api):
     told = f"chat: TTFT +{duration(missed['over_s'])}"
     assert any(told in cell for cell in app.dataframe[0].value["missed"])
     app = shown("explore", range="1h", status="in_flight")
-    assert "1 of 1 requests. A click opens one." in words(app.caption)
+    assert "1 of 1 request. A click opens one." in words(app.caption)
     assert app.dataframe[0].value[["TTFT", "TPOT", "E2E"]].values.tolist() == [["–", "–", "–"]]
 
 
