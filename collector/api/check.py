@@ -23,7 +23,7 @@ from collector.api.parameters import (
 from collector.ask.window import Window
 from collector.compare.check import Check, check, read
 from collector.compare.evidence import Verdict
-from collector.compare.ran import Ran, common_time, seen_s
+from collector.compare.ran import Ran, common_time
 from collector.compare.strata import NO_STRATA, read_strata
 from collector.count.reader import Reader
 from collector.numbers.values import value_counts
@@ -104,7 +104,7 @@ def router(ctx: Context) -> APIRouter:
         window, other = _side(reader, slo, query), None
         if against is None:
             ran = Ran.read(reader, window)
-            seen, first_ns = seen_s(ran, ran), ran.first_ns
+            seen, first_ns = ran.seen_s(), ran.first_ns
         else:
             common = common_time(reader, _side(reader, slo, against), window)
             window, cut, seen, first_ns = common.b, common.cut, common.seen_s, common.first_ns

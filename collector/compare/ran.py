@@ -44,11 +44,11 @@ class Ran:
         firsts, lasts = self.minutes[[0, *breaks + 1]], self.minutes[[*breaks, -1]]
         return [*zip(firsts.tolist(), lasts.tolist(), strict=True)]
 
-
-def seen_s(a: Ran, b: Ran) -> float:
-    """The seconds in which both ran, to a minute."""
-    both = [(max(a0, b0), min(a1, b1)) for a0, a1 in a.stretches() for b0, b1 in b.stretches()]
-    return float(_MINUTE_S * sum(max(last - first, 0) for first, last in both))
+    def seen_s(self, other: Ran | None = None) -> float:
+        """The seconds in which it ran, and the other side too if there is one, to a minute."""
+        beside = (other or self).stretches()
+        both = [(max(a0, b0), min(a1, b1)) for a0, a1 in self.stretches() for b0, b1 in beside]
+        return float(_MINUTE_S * sum(max(last - first, 0) for first, last in both))
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def common_time(reader: Reader, a: Window, b: Window) -> CommonTime:
     """
     of_b = Ran.read(reader, b)
     if (a.start_ns, a.end_ns) != (b.start_ns, b.end_ns):
-        return CommonTime(a, b, "", seen_s(of_b, of_b), of_b.first_ns)
+        return CommonTime(a, b, "", of_b.seen_s(), of_b.first_ns)
     of_a = Ran.read(reader, a)
     if of_a.first_ns is None or of_a.last_ns is None or of_b.first_ns is None or of_b.last_ns is None:
         return CommonTime(a, b, "", 0.0, of_b.first_ns)
@@ -81,10 +81,10 @@ def common_time(reader: Reader, a: Window, b: Window) -> CommonTime:
     least = _LEAST_CUT_S * SECOND_NS
     start = first if first - max(a.start_ns, min(of_a.first_ns, of_b.first_ns)) > least else a.start_ns
     end = last if max(of_a.last_ns, of_b.last_ns) - last > least else a.end_ns
-    both_s, each_s = seen_s(of_a, of_b), min(seen_s(side, side) for side in (of_a, of_b))
+    both_s, each_s = of_a.seen_s(of_b), min(of_a.seen_s(), of_b.seen_s())
     if start >= end or both_s < _LEAST_OF_EACH * each_s:
         told = "the sides ran at different times, so what else changed in time counts too"
-        return CommonTime(a, b, told, seen_s(of_b, of_b), of_b.first_ns)
+        return CommonTime(a, b, told, of_b.seen_s(), of_b.first_ns)
     if (start, end) == (a.start_ns, a.end_ns):
         return CommonTime(a, b, "", both_s, of_b.first_ns)
     told = f"both sides are of the time in which both ran, {rfc3339(start)} to {rfc3339(end)}"

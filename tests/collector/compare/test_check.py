@@ -8,7 +8,7 @@ import pytest
 from collector.compare.chance import Sample
 from collector.compare.check import overall
 from collector.compare.evidence import Share, against_latency, against_objective, against_share, evidence
-from collector.compare.ran import Ran, seen_s
+from collector.compare.ran import Ran
 from collector.compare.wandering import BLOCKS
 from tests.collector.rows import NOW, SECOND
 
@@ -119,8 +119,8 @@ def test_two_sides_are_seen_where_both_ran_without_a_pause():
     a, b = ran(0, 10, 25, 41, 42, 50), ran(5, 20, 30, 45, 60, 61)
     assert a.stretches() == [(0, 25), (41, 50)]
     assert b.stretches() == [(5, 61)]
-    assert seen_s(a, b) == seen_s(b, a) == (20 + 9) * 60
-    assert (seen_s(a, a), seen_s(a, ran()), seen_s(ran(3), ran(3))) == (34 * 60, 0.0, 0.0)
+    assert a.seen_s(b) == b.seen_s(a) == (20 + 9) * 60
+    assert (a.seen_s(), a.seen_s(ran()), ran(3).seen_s()) == (34 * 60, 0.0, 0.0)
 
 
 def test_a_time_is_compared_with_an_earlier_one(check, rows):
