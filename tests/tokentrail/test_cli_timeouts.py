@@ -24,7 +24,8 @@ def point(seconds, share=0.001, dead=0.97):
 
 
 def wait(name, suggested, **more):
-    return {"wait": name, "suggested": suggested, "curve": [point(60.0)], "evident": [], "summary": name} | more
+    told = {"curve": [point(60.0)], "evident": [], "summary": name, "longest_s": 4.2}
+    return {"wait": name, "suggested": suggested} | told | more
 
 
 def answer(*groups):
@@ -59,7 +60,7 @@ def test_time_outs_that_are_asked_for_are_a_table():
     found = printed(answer(group(wait("e2e", None), beyond)), asked=True).splitlines()
     assert " ".join(found[4].split()) == "whole request 1 min 0.1 % (0.05 to 0.2 %) 97 % (48.5 to 194 %) 48.0 s"
     assert "at most 10 %" in found[5]
-    assert "longer than any wait" in found[5]
+    assert "longer than any wait that was answered (4.20 s)" in found[5]
 
 
 def test_of_several_parts_the_longest_counts_and_one_undecided_leaves_none():

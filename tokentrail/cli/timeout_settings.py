@@ -61,7 +61,7 @@ def anthropic(one: Chosen) -> str:
 
 
 def litellm(one: Chosen) -> str:
-    """`config.yaml` of LiteLLM's proxy."""
+    """The YAML file of LiteLLM's proxy."""
     lines = ["model_list:", f"  - model_name: {_quoted(one.model)}", "    litellm_params:"]
     lines.append(f"      model: {_quoted(f'hosted_vllm/{one.model}')} # as your config has it")
     lines += [f"      timeout: {one.whole_s:g}"] if one.whole_s else []

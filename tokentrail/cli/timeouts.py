@@ -46,7 +46,8 @@ def _table(group: Mapping[str, Any]) -> Table:
     for wait in group["waits"]:
         for point in wait["curve"]:
             saved = UNDEFINED if point["saved_s"] is None else duration(point["saved_s"])
-            note = "longer than any wait that was answered" if point["beyond_observed"] else ""
+            longest = UNDEFINED if wait["longest_s"] is None else duration(wait["longest_s"])
+            note = f"longer than any wait that was answered ({longest})" if point["beyond_observed"] else ""
             shares = (_share(point["healthy_cut"]), _share(point["dead_caught"]))
             lines.add_row(*cells(_WAITS[wait["wait"]], duration(point["timeout_s"]), *shares, saved, note))
     return lines

@@ -1,5 +1,7 @@
 """`/timeouts` about rows written by hand: each way to end a request, in the part of the answer that it belongs to."""
 
+from typing import Any
+
 import pytest
 
 from tests.collector.rows import NOW, SECOND
@@ -10,11 +12,11 @@ N = 400
 @pytest.fixture
 def traffic(rows):
     """400 answered requests of up to 4 s, and of each other kind some."""
-    made = []
+    made: list[dict[str, Any]] = []
     for i in range(N):
         wait = SECOND + 3 * SECOND * (i * 37 % N) // N
         made.append({"ended": NOW - (600 - i) * SECOND, "e2e": 2 * wait, "ttft_ns": wait, "gap_ns": wait // 10})
-    lately = {"ended": NOW - 30 * SECOND, "output_tokens": 0, "ttft_ns": None}
+    lately: dict[str, Any] = {"ended": NOW - 30 * SECOND, "output_tokens": 0, "ttft_ns": None}
     made += [{**lately, "e2e": 30 * SECOND, "status": "error", "error_type": "internal"}] * 3
     made += [{**lately, "e2e": SECOND // 100, "status": "error", "error_type": "bad_request"}] * 5
     made += [{**lately, "e2e": 20 * SECOND, "status": "cancelled"}] * 2
