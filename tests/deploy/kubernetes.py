@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from referencing import Registry, Resource
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "tokentrail"
@@ -31,9 +34,14 @@ def helm(*arguments: str | Path, given: dict[str, Any] | None = None) -> subproc
 
 
 def rendered(given: dict[str, Any]) -> list[dict[str, Any]]:
-    done = helm("template", "tokentrail", given=given)
+    return read(_rendered(json.dumps(given)))
+
+
+@cache
+def _rendered(given: str) -> str:
+    done = helm("template", "tokentrail", given=json.loads(given))
     assert done.returncode == 0, done.stderr
-    return read(done.stdout)
+    return done.stdout
 
 
 def read(text: str) -> list[dict[str, Any]]:
@@ -43,25 +51,45 @@ def read(text: str) -> list[dict[str, Any]]:
 
 def problems(found: dict[str, Any]) -> list[str]:
     """What the API server would refuse of an object: unknown fields too, as `kubectl` does with strict validation."""
-    return list(_problems(json.dumps(found)))
+    return [*_problems(json.dumps(found))]
 
 
 @cache
 def _problems(text: str) -> tuple[str, ...]:
     found = json.loads(text)
     kind = f"{found['apiVersion']}/{found['kind']}"
-    if kind in CRDS:
-        of_spec = {"$defs": CRDS["$defs"], **CRDS[kind]}
-        errors = jsonschema.Draft202012Validator(of_spec).iter_errors(found["spec"])
-        return tuple(f"{kind} {list(error.path)}: {error.message}" for error in errors)
-    validate = pytest.importorskip("kubernetes_validate", reason="make setup installs kubernetes-validate")
-    try:
-        validate.validate(found, VERSION, strict=True)
-    except validate.SchemaNotFoundError:
+    validator = _of_crd(kind) if kind in CRDS else _of_kubernetes(found["apiVersion"], found["kind"])
+    if validator is None:
         return (f"{kind}: neither Kubernetes {VERSION} nor crds.yaml knows it",)
-    except validate.ValidationError as error:
-        return (f"{kind} {list(error.path)}: {error.message}",)
-    return ()
+    errors = validator.iter_errors(found["spec"] if kind in CRDS else found)
+    return tuple(f"{kind} {list(error.path)}: {error.message}" for error in errors)
+
+
+@cache
+def _of_crd(kind: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator({"$defs": CRDS["$defs"], **CRDS[kind]})
+
+
+@cache
+def _of_kubernetes(version: str, kind: str) -> jsonschema.Draft202012Validator | None:
+    """The package's own function reads a definition of 1.5 MB for each object."""
+    path = _schemas() / f"{kind}-{re.sub(r'[.][^/]*/|/', '-', version)}.json".lower()
+    return (
+        jsonschema.Draft202012Validator(json.loads(path.read_text()), registry=_registry()) if path.exists() else None
+    )
+
+
+@cache
+def _registry() -> Any:
+    definitions = Resource.from_contents(json.loads((_schemas() / "_definitions.json").read_text()))
+    return definitions @ Registry()
+
+
+def _schemas() -> Path:
+    package = find_spec("kubernetes_validate")
+    if package is None or package.submodule_search_locations is None:
+        pytest.skip("kubernetes-validate is not installed: `make setup` does it")
+    return Path(package.submodule_search_locations[0]) / "kubernetes-json-schema" / f"v{VERSION}.0-local-strict"
 
 
 def loose_ends(objects: list[dict[str, Any]]) -> list[str]:

@@ -212,18 +212,53 @@ def test_the_manifests_are_what_the_chart_makes():
 
 
 def documents():
-    """The manifests, the examples and the objects in the pages' code blocks."""
+    """The manifests, the examples, the objects of the page, and pods of what it shows for other charts."""
     for path in (MANIFESTS, *sorted((ROOT / "deploy" / "examples").glob("*.yaml"))):
         yield from ((path.name, one) for one in read(path.read_text()))
     page = ROOT / "docs" / "kubernetes.md"
-    blocks = [text for _, language, text in FENCE.findall(page.read_text()) if language == "yaml"]
-    yield from ((page.name, one) for text in blocks for one in read(text) if "apiVersion" in one and "spec" in one)
+    for one in (
+        one for _, language, text in FENCE.findall(page.read_text()) if language == "yaml" for one in read(text)
+    ):
+        shown = [one] if "apiVersion" in one else [*parts_of_pods(one)]
+        assert shown, one
+        yield from ((page.name, each) for each in shown)
 
 
-def test_an_api_server_would_take_manifests_examples_and_the_pages_objects():
+def parts_of_pods(found):
+    """A pod of each part that has containers or variables. What the part leaves to its chart is filled in."""
+    if isinstance(found, list):
+        for one in found:
+            yield from parts_of_pods(one)
+    elif isinstance(found, dict):
+        pod = {key: found[key] for key in ("initContainers", "containers", "volumes") if key in found}
+        if "initContainer" in found:  # of vLLM's production-stack
+            first = dict(found["initContainer"])
+            first["volumeMounts"] = first.pop("extraVolumeMounts")
+            main = {"name": "main", "env": found["env"], "volumeMounts": found["extraVolumeMounts"]}
+            pod = {"initContainers": [first], "containers": [main], "volumes": found["extraVolumes"]}
+        elif not pod and "env" in found:
+            pod = {"containers": [{"name": "main", "env": found["env"]}]}
+        if pod:
+            spec = {"containers": [{"name": "main"}]} | pod
+            yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
+        else:
+            for value in found.values():
+                yield from parts_of_pods(value)
+
+
+def test_an_api_server_would_take_manifests_examples_and_what_the_page_shows():
     found = [*documents()]
     assert {name for name, _ in found} == {"tokentrail.yaml", "clickhouse-altinity.yaml", "kubernetes.md"}
     assert [f"{name}: {problem}" for name, one in found for problem in problems(one)] == []
+
+
+def test_the_page_sends_to_the_service_that_the_chart_makes():
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    services = {one["metadata"]["name"]: one for one in read(MANIFESTS.read_text()) if one["kind"] == "Service"}
+    named = set(re.findall(r"http://([\w-]+)\.tokentrail:(\d+)", text))
+    assert named == {("tokentrail-otlp", "4317"), ("tokentrail-otlp", "4318")}
+    assert {str(port["port"]) for port in services["tokentrail-otlp"]["spec"]["ports"]} == {"4317", "4318"}
+    assert set(re.findall(r"tokentrail/(?:sdk|proxy):([\w.]+)", text)) == {tokentrail.__version__}
 
 
 def test_an_unknown_field_a_wrong_type_and_an_unknown_kind_are_found():

@@ -1,4 +1,4 @@
-"""What an engine's image lacks, from a folder `_beside` in this package, which only the image `tokentrail/sdk` has."""
+"""What an engine's image lacks, from a folder `_beside` in this package. Only the Dockerfile's target `sdk` makes it."""
 
 from __future__ import annotations
 
