@@ -108,6 +108,8 @@ def loose_ends(objects: list[dict[str, Any]]) -> list[str]:
             case "NetworkPolicy" | "PodDisruptionBudget" | "StatefulSet" | "Deployment":
                 chosen = _chosen(spec.get("podSelector", spec.get("selector"))["matchLabels"], templates)
                 found += [] if len(chosen) == 1 else [f"{name} selects {len(chosen)} kinds of pods"]
+                let_in = {port["port"] for way in spec.get("ingress", []) for port in way["ports"]}
+                found += [f"{name}: {port}" for port in let_in - {port for pod in chosen for port in _ports(pod)}]
             case "ServiceMonitor":
                 ports = {
                     port["name"]
@@ -135,8 +137,12 @@ def _of_service(name: str, spec: dict[str, Any], templates: list[dict[str, Any]]
     chosen = _chosen(spec["selector"], templates)
     if len(chosen) != 1:
         return [f"{name} selects {len(chosen)} kinds of pods"]
-    ports = {port["name"] for one in chosen[0]["spec"]["containers"] for port in one["ports"]}
+    ports = _ports(chosen[0])
     return [f"{name}: {port['targetPort']}" for port in spec["ports"] if port["targetPort"] not in ports]
+
+
+def _ports(template: dict[str, Any]) -> set[str]:
+    return {port["name"] for one in template["spec"]["containers"] for port in one["ports"]}
 
 
 def _absent(name: str, backends: list[tuple[str, int]], services: dict[str, dict[str, Any]]) -> list[str]:

@@ -87,6 +87,8 @@ def test_the_schema_refuses_what_the_chart_does_not_read():
         {collector: {persistence: {size: many}}}
         {proxies: [{name: a}]}
         {ingress: {hosts: {otlp: "https://otlp.example"}}}
+        {ingress: {hosts: {grpc: otlp.example}}}
+        {dashboard: {resources: {limit: {}}}}
         {keys: {secret: Keys}}
         {serviceMonitor: {interval: fast}}
     """
@@ -164,6 +166,20 @@ def test_otlp_reaches_a_collector_whose_store_is_away_and_the_api_only_a_ready_o
         assert services["tokentrail-otlp"]["publishNotReadyAddresses"]
         assert services["tokentrail-pods"]["publishNotReadyAddresses"], "Prometheus sees the one that is not ready"
         assert services["tokentrail"]["publishNotReadyAddresses"] is several
+
+
+def test_a_host_leads_to_its_part():
+    rules = of(rendered(SETS["ingress"]), "Ingress")["spec"]["rules"]
+    routes = [one["spec"] for one in rendered(SETS["gateway"]) if one["kind"] == "HTTPRoute"]
+    paths = {one["host"]: one["http"]["paths"][0]["backend"]["service"] for one in rules}
+    backends = {one["hostnames"][0]: one["rules"][0]["backendRefs"][0] for one in routes}
+    expected = {
+        "api.example": ("tokentrail", 8080),
+        "otlp.example": ("tokentrail-otlp", 4318),
+        "slo.example": ("tokentrail-dashboard", 80),
+    }
+    assert {host: (one["name"], one["port"]["number"]) for host, one in paths.items()} == expected
+    assert {host: (one["name"], one["port"]) for host, one in backends.items()} == expected
 
 
 def test_rules_and_dashboards_are_those_that_the_generator_makes():
