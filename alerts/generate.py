@@ -252,7 +252,10 @@ def _largest(gauge: str, by: str, slo: Slo, of_each: str = "") -> str:
 
 
 def _of_alert(gauge: str, slo: Slo, query: str) -> str:
-    """In an annotation: a query of a gauge of the alert's SLO, tenant and cluster, in the place of `%s`."""
-    of_alert = f'slo=\\"{slo.name}\\",tenant=%q,cluster=%q'
-    asked = query.replace("%s", f"last_over_time({gauge}{{{of_alert}}}[{GAP}])")
-    return f'printf "{asked}" $labels.tenant $labels.cluster'
+    """In an annotation: a query of a gauge of the alert's SLO, tenant and cluster, in the place of `%s`.
+
+    What it told before counts only while it tells nothing, as during a restart: else two minutes would mix.
+    """
+    series = f'{gauge}{{slo=\\"{slo.name}\\",tenant=%q,cluster=%q}}'
+    asked = query.replace("%s", f"({series} or on () last_over_time({series}[{GAP}]))")
+    return f'printf "{asked}" $labels.tenant $labels.cluster $labels.tenant $labels.cluster'

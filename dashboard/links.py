@@ -38,8 +38,16 @@ def of_answer(link: Json, view: View) -> str:
     if "at" in given:  # a page of a moment has times of its own
         return anchor(link["title"], address.link(link["page"], given.items()))
     times = {"range": CUSTOM, "start": given.pop("start", view.start), "end": given.pop("end", view.end)}
+    if link["page"] == "engines" and "instance" in given:
+        given = {"sel": process_id(given)}
     pairs = [*times.items(), *given.items(), *labels_but(view, *given)]
     return anchor(link["title"], address.link(link["page"], pairs))
+
+
+def process_id(process: Json) -> str:
+    """A process as the URL names it: `service/instance`, and the tenant to whom it belongs behind them."""
+    names = [process["service"], process["instance"], process.get("process_tenant") or ""]
+    return "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names if name or name is names[0])
 
 
 def from_ns(ns: int) -> datetime:

@@ -10,7 +10,7 @@ from dashboard import palette
 from dashboard.components.trail import COLOURS, Picture
 from dashboard.transform import Json, placed
 from tokentrail.semconv import Phase
-from tokentrail.shared.formatting import count, duration, instant, one_line
+from tokentrail.shared.formatting import THRESHOLDS, count, counted, duration, instant, one_line
 
 _LANES: Final = 24
 """Lanes of other requests; those behind them are left out, and the page says so."""
@@ -27,8 +27,7 @@ Bar = tuple[int, float, float, int, str, tuple[str, str] | None]
 def of_request(trail: Json, timeline: Json | None, now: datetime) -> Picture | None:
     """The picture of an answer of `/requests/{trace_id}`, with the others of its process. None: nothing is known.
 
-    The red line is the earliest moment at which the request missed a threshold: of TTFT, of TPOT (the last token that
-    would have been in time), of E2E.
+    A red line stands where a threshold was missed; that of TPOT where the last token was due.
     """
     request, tokens, steps = trail["request"], placed(trail["tokens"]), trail["steps"]
     ends = [step["offset_s"] + step["duration_s"] for step in steps]
@@ -57,7 +56,7 @@ def of_request(trail: Json, timeline: Json | None, now: datetime) -> Picture | N
         begin_s=0.0,
         end_s=end_s * 1.01,
         tracks=[track for track in tracks if track],
-        marks=[*_limits(request), *_first_token(request), *_stands(ends, end_s, [request])],
+        marks=[*_limits(request, tokens), *_first_token(request), *_stands(ends, end_s, [request])],
         lanes_left_out=left_out,
     )
 
@@ -89,7 +88,7 @@ def of_process(timeline: Json, starts: Sequence[Json]) -> Picture | None:
         return None
     return Picture(
         id=window["start"] + window["end"],
-        label=f"{count(timeline['steps_total'])} steps, {count(timeline['requests_total'])} requests. {_KEYS}",
+        label=f"{counted(timeline['steps_total'], 'step')}, {counted(timeline['requests_total'], 'request')}. {_KEYS}",
         begin_s=0.0,
         end_s=end_s,
         tracks=drawn,
@@ -213,7 +212,7 @@ def _rows_of(lanes: Sequence[Bar]) -> int:
 
 
 def _named(lane: Json) -> str:
-    tokens = "" if lane["input_tokens"] is None else f", {count(lane['input_tokens'])} tokens"
+    tokens = "" if lane["input_tokens"] is None else f", {counted(lane['input_tokens'], 'token')}"
     tenant = f" {one_line(lane['tenant'])[:40]}" if lane["tenant"] else ""
     return f"{lane['trace_id'][:8]}{tenant}{tokens}"
 
@@ -229,14 +228,14 @@ def _first_token(request: Json) -> list[Json]:
     )
 
 
-def _limits(request: Json) -> list[Json]:
+def _limits(request: Json, tokens: Sequence[Json]) -> list[Json]:
     """A red line for each threshold that was missed; one line where several SLOs have the same."""
     lines = {}
     for verdict in request["verdicts"]:
         for miss in verdict["missed"]:
-            at = moment_of(miss, request)
+            at = moment_of(miss, request, tokens)
             if at is not None:
-                text = f"{miss['threshold'].upper()} of {verdict['slo']}: {duration(miss['limit_s'])}"
+                text = f"{THRESHOLDS[miss['threshold']]} of {verdict['slo']}: {duration(miss['limit_s'])}"
                 lines[round(at, 6)] = {
                     "at": at,
                     "label": one_line(text)[:60],
@@ -246,14 +245,21 @@ def _limits(request: Json) -> list[Json]:
     return list(lines.values())
 
 
-def moment_of(miss: Json, request: Json) -> float | None:
-    """Seconds from the arrival at which a threshold was missed; of TPOT, when the last token was due."""
+def moment_of(miss: Json, request: Json, tokens: Sequence[Json]) -> float | None:
+    """Seconds from the arrival at which a threshold was missed; of TPOT, when the last token was due.
+
+    Of the longest gap, when the token that came last was due. None: the times of the tokens are not known.
+    """
+    if miss["threshold"] == "gap":
+        waits = [one for one in tokens[1:] if one["duration_s"] is not None]
+        longest = max(waits, key=lambda one: one["duration_s"], default=None)
+        return None if longest is None else float(longest["offset_s"] - longest["duration_s"] + miss["limit_s"])
     if miss["threshold"] != "tpot":
         return float(miss["limit_s"])
-    tokens = request["output_tokens"]
-    if request["ttft_s"] is None or not tokens or tokens < 2:
+    n = request["output_tokens"]
+    if request["ttft_s"] is None or not n or n < 2:
         return None
-    return float(request["ttft_s"] + miss["limit_s"] * (tokens - 1))
+    return float(request["ttft_s"] + miss["limit_s"] * (n - 1))
 
 
 def _stands(ends: Sequence[float], end_s: float, requests: Sequence[Json]) -> list[Json]:

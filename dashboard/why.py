@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dashboard.transform import Json
-from tokentrail.shared.formatting import THRESHOLDS, count, duration, plain, tpot
+from tokentrail.shared.formatting import THRESHOLDS, count, counted, duration, plain, tpot
 
-_PARTS: Final = {"ttft": ("ttft",), "tpot": ("rest",), "e2e": ("ttft", "rest")}
-"""The parts of a request's time that a threshold is about."""
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ttft": ("ttft",),
+    "tpot": ("rest",),
+    "gap": ("rest",),
+    "e2e": ("ttft", "rest"),
+    "first_visible": ("ttft", "rest"),
+}
+"""The parts of a request's time that each threshold is about: before the first token (`ttft`), and after it."""
 MOST: Final = 3
 _LEAST: Final = 0.1
 """Share of all that is beyond typical, below which a cause is not named."""
@@ -78,7 +84,7 @@ def parts_missed(request: Json) -> tuple[str, ...]:
     names = [miss["threshold"] for one in bad for miss in one["missed"]]
     if bad and not names:
         return ("ttft", "rest")
-    return tuple(part for part in ("ttft", "rest") if any(part in _PARTS[name] for name in names))
+    return tuple(part for part in ("ttft", "rest") if any(part in PARTS[name] for name in names))
 
 
 def why(request: Json, explained: Json | None) -> str:
@@ -96,7 +102,7 @@ def _named(group: Group, parts: Sequence[str], request: Json) -> str:
     text = f"{group.name} {duration(group.of(parts))}"
     if group.name == "own prompt" and request["input_tokens"] is not None:
         cached = "" if request["cached_tokens"] is None else f", {count(request['cached_tokens'])} cached"
-        return f"{text} ({count(request['input_tokens'])} tokens{cached})"
+        return f"{text} ({counted(request['input_tokens'], 'token')}{cached})"
     if group.culprits:
         worst = group.culprits[0]
         if worst["trace_id"]:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import ConfigDict, Field
 
 from collector.api.context import Context
-from collector.api.parameters import Duration, Names, Time, WindowQuery, with_filters
+from collector.api.parameters import Duration, Time, WindowQuery, with_filters
 from collector.api.problems import bad_parameter
 from collector.ask.times import Moment, rfc3339
 from collector.ask.window import Window
 from collector.compare.compare import Comparison, compare
-from collector.compare.sides import common_time, read_side
+from collector.compare.ran import common_time
+from collector.compare.sides import read_side
 from collector.compare.strata import read_strata
 from collector.count.reader import Reader
-from collector.slo.judge import selected
-from collector.sql.fragment import all_of
 from tokentrail.shared.parameters import MEANING
 
 
@@ -32,8 +30,6 @@ class CompareQuery(WindowQuery):
     a_end: Time | None = Field(None, alias="a.end", description="The end of A")
     b_start: Time | None = Field(None, alias="b.start", description="The start of B")
     b_end: Time | None = Field(None, alias="b.end", description="The end of B")
-    a_instance: Names = Field([], alias="a.instance", description="Only requests to these engine processes in A")
-    b_instance: Names = Field([], alias="b.instance", description="Only requests to these engine processes in B")
     at: Time | None = Field(None, description=MEANING["at"])
     span: Duration = Field("1h", validate_default=True, description=MEANING["span"])
     relevant: float = Field(0.1, gt=0.001, le=10, description=MEANING["compare.relevant"])
@@ -50,9 +46,6 @@ class CompareQuery(WindowQuery):
         start, end = self.times(reader.now_ns, side)
         query = self.of_side(side, start, end)
         window, filters = query.as_reported(reader), self.own_filters(side)
-        if instances := getattr(self, f"{side}_instance"):
-            filters["instance"] = instances
-            window = replace(window, filter=all_of(window.filter, selected({"instance": instances}, side)))
         words = [value for values in filters.values() for value in values]
         if start or end:
             words.append(f"{rfc3339(window.start_ns)} to {rfc3339(window.end_ns)}")
@@ -71,13 +64,13 @@ def router(ctx: Context) -> APIRouter:
     def get_compare(query: Annotated[CompareQuery, Query()]) -> Comparison:
         """Compare B with A: percentiles like for like, attainment and rates, with 95 % intervals and a verdict."""
         reader = ctx.reader()
-        processes = query.a_instance or query.b_instance
-        if not processes and not any(query.own_filters(side) or any(query.times(reader.now_ns, side)) for side in "ab"):
+        if not any(query.own_filters(side) or any(query.times(reader.now_ns, side)) for side in "ab"):
             raise bad_parameter("a.variant", "say how the sides differ, as in a.variant=old&b.variant=new or at=-1h")
         (of_a, a, vantage_of_a), (of_b, b, vantage_of_b) = (query.side(reader, side) for side in "ab")
-        a, b, cut = common_time(reader, a, b)
+        common = common_time(reader, a, b)
+        a, b = common.a, common.b
         strata = read_strata(reader, (a, b))
         sides = read_side(reader, of_a, a, vantage_of_a, strata), read_side(reader, of_b, b, vantage_of_b, strata)
-        return compare(*sides, query.relevant, strata, cut)
+        return compare(*sides, query.relevant, strata, common.cut)
 
     return routes

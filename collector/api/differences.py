@@ -91,7 +91,7 @@ def router(ctx: Context) -> APIRouter:
     def get_differences(query: Annotated[DifferencesQuery, Query()]) -> Differences:
         """What is commoner among the selected requests than among the others of the same time, beyond chance."""
         reader = ctx.reader()
-        window = query.window(reader)
+        window = query.as_reported(reader) if query.slo else query.window(reader)  # an SLO selects one vantage
         chosen, compared = query.selection(reader, window)
         answer = differences(reader, window, chosen, compared)
         if query.selects_nothing(reader) and answer.selected and answer.others < _LEAST_OTHERS * answer.selected:

@@ -19,6 +19,7 @@ from collector.causes.answer.request_times import Metric
 from collector.causes.answer.without import Question
 from collector.causes.split.names import PARTS
 from collector.count.reader import Reader
+from collector.incidents.wrong import what_was_wrong
 from collector.slo.model import THRESHOLDS, Promise, Thresholds
 from collector.sql.fragment import Fragment, all_of, any_of, negated
 from tokentrail.shared.parameters import MEANING
@@ -64,7 +65,12 @@ def router(ctx: Context) -> APIRouter:
         reader = ctx.reader()
         window = query.as_reported(reader)
         kept = all_of(window.filter, negated(_in_stretches(query.leave_out, reader.now_ns)))
-        return explain(reader, replace(window, filter=kept), query.vantages, _question(reader, query))
+        question, chosen = _question(reader, query), replace(window, filter=kept)
+        answer = explain(reader, chosen, query.vantages, question)
+        if question.slo is None or question.metric is not None:
+            return answer
+        wrong = what_was_wrong(reader, chosen, question.slo)
+        return answer.model_copy(update={"wrong": wrong and wrong.beside(answer)})
 
     return routes
 

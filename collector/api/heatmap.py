@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -10,10 +9,8 @@ from pydantic import Field
 
 from collector.api.context import Context
 from collector.api.latency import LengthQuery
-from collector.api.parameters import Name, Names, find_slo
+from collector.api.parameters import Name, find_slo
 from collector.numbers.heatmap import Heatmap, heatmap
-from collector.slo.judge import selected
-from collector.sql.fragment import all_of
 from tokentrail.shared.parameters import Latency
 
 
@@ -23,7 +20,6 @@ class HeatmapQuery(LengthQuery):
     metric: Latency = Field("ttft", description="the latency")
     columns: int = Field(60, ge=1, le=500, description="columns of time")
     rows: int = Field(40, ge=1, le=200, description="rows of latency")
-    instance: Names = Field([], description="only requests to these engine processes; may be repeated")
     slo: Name | None = Field(None, description="only requests that this SLO selects, and bad ones of it")
 
 
@@ -37,8 +33,6 @@ def router(ctx: Context) -> APIRouter:
         reader = ctx.reader()
         slo = None if query.slo is None else find_slo(reader.slos, query.slo)
         window = query.as_reported(reader)
-        if query.instance:
-            window = replace(window, filter=all_of(window.filter, selected({"instance": query.instance}, "of")))
         return heatmap(reader, window, query.vantages, query.metric, query.columns, query.rows, slo)
 
     return routes

@@ -54,8 +54,6 @@ class RequestsQuery(LatencyQuery):
     slo: Name | None = Field(None, description=MEANING["slo"])
     verdict: Verdict | None = Field(None, description=MEANING["verdict"])
     missed: Threshold | None = Field(None, description=MEANING["missed"])
-    service: Name | None = Field(None, description=MEANING["service"])
-    instance: Name | None = Field(None, description=MEANING["instance"])
     process_tenant: Name | None = Field(
         None, description="only requests to processes of this tenant; empty: to those that belong to all tenants"
     )
@@ -97,7 +95,7 @@ def router(ctx: Context) -> APIRouter:
         slo = None if query.slo is None else find_slo(reader.slos, query.slo)
         asked = window = query.as_reported(reader)
         told = WindowOut.of(window, reader.complete_ns)
-        for column in ("service", "instance", "process_tenant", "request_id"):
+        for column in ("process_tenant", "request_id"):
             if (value := getattr(query, column)) is not None:
                 same = Fragment(f"{column} = {{asked_{column}:String}}", {f"asked_{column}": value})
                 window = replace(window, filter=all_of(window.filter, same))

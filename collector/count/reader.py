@@ -83,8 +83,9 @@ class Reader:
 
     @property
     def slo_file_problem(self) -> str:
-        """Why the newest SLO file is not in use; empty while it is."""
-        problem = self._source.slo_file.problem
+        """Why the newest SLO file is not in use, on one line; empty while it is."""
+        lines = self._source.slo_file.problem.splitlines()
+        problem = "; ".join(line.strip() for line in lines if line.strip(" ^"))
         return "The SLO file cannot be used; the collector's log says why." if problem and self.tenant else problem
 
     def slo_changes(self, start_ns: int, end_ns: int) -> list[SloChange]:

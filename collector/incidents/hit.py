@@ -19,7 +19,7 @@ from collector.count.reader import Reader
 from collector.count.verdicts import wanted
 from collector.incidents.box import cause_of
 from collector.incidents.incident import Incident, TopCause
-from collector.incidents.wrong import Wrong, what_was_wrong
+from collector.incidents.wrong import Wrong, unexplained, what_was_wrong
 from collector.slo.judge import selected
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of, any_of
@@ -123,10 +123,7 @@ def _why(top: TopCause | None, explained: Explanation, wrong: Wrong | None) -> s
         return f"{many} ended. {'; '.join(texts)}."
     if wrong is None:
         return told
-    levels = {one.level for one in explained.levels}
-    known = [level for level in explained.levels if level.more and level.level != "none"]
-    more = max(known, key=lambda level: level.requests).more if known else None
-    return wrong.with_cause(told, is_told=bool(levels - {"none"}), is_any=bool(levels), more=more)
+    return wrong.with_levels(told, explained.levels, unexplained(top))
 
 
 def _without(explained: Explanation) -> str | None:

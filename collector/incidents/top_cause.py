@@ -30,7 +30,7 @@ from collector.causes.split.names import PARTS, load_causes
 from collector.count.evaluation import open_requests
 from collector.count.reader import Reader
 from collector.incidents.incident import Incident, TopCause
-from collector.incidents.wrong import NONE_ENDED, NOT_YET, what_was_wrong
+from collector.incidents.wrong import NONE_ENDED, NOT_YET, unexplained, what_was_wrong
 from collector.numbers.slos import Evaluation, SloOut
 from collector.slo.cells import Cells
 from collector.slo.judge import selected
@@ -242,7 +242,9 @@ def _text(reader: Reader, window: Window, one: Burning, found: _LookedAt) -> str
     wrong = what_was_wrong(reader, recent, one.slo)
     if wrong is None:
         return NONE_ENDED if one.not_ended else NOT_YET
-    return wrong.with_cause("" if found.blamed else None, is_told=found.told, is_any=found.is_any)
+    more = unexplained(found.blamed.top if found.blamed else None)
+    is_blamed = found.blamed is not None and more is None
+    return wrong.with_cause("" if is_blamed else None, is_told=found.told, is_any=found.is_any, more=more)
 
 
 def _with_not_ended(reader: Reader, window: Window, one: Burning) -> Burning:

@@ -19,9 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.ask.window import Window
+from collector.causes.answer.answer import Explanation, LevelOut
 from collector.causes.answer.request_times import read_percentile
 from collector.causes.answer.served import advice
 from collector.count.reader import Reader
+from collector.incidents.incident import TopCause
 from collector.slo.cells import Cells
 from collector.slo.durations import duration_text
 from collector.slo.judge import selects
@@ -31,7 +33,7 @@ from tokentrail.shared.formatting import duration, named, percent
 from tokentrail.shared.parameters import Threshold
 
 NONE_ENDED: Final = "None of the bad requests has ended."
-NOT_YET: Final = "Their cause is not known yet: it is told within a minute of a request's end."
+NOT_YET: Final = "Their cause is not known yet: it is told a minute or two after a request's end."
 NEVER_AT_CLIENTS: Final = (
     "Their cause is never known: clients and gateways do not see it. If the engine behind them is yours, record it "
     "(docs/engines/README.md)."
@@ -40,6 +42,8 @@ NO_TYPICAL: Final = "Their cause is not known: no good request is explained with
 MOSTLY_FAILED: Final = 0.6
 """From this share on, the error is the reason, and no cause of the time is told."""
 _LEAST: Final = 0.05
+_LEAST_BLAMED: Final = 0.1
+"""A cause with this share of the excess is told as one."""
 _MOST_ERRORS: Final = 3
 _LONGEST_ERROR: Final = 40
 _NAMES: Final[dict[str, str]] = {
@@ -82,6 +86,25 @@ class Wrong:
             told = f"Their cause is not known: {more}" if more else NO_TYPICAL
             cause = told if is_told else self.never_known if is_any or self.is_client else NOT_YET
         return f"{self.text} {cause}" if cause else self.text
+
+    def with_levels(self, cause: str | None, levels: Sequence[LevelOut], more: str | None = None) -> str:
+        """`with_cause` of requests that are explained so far; `more` where the levels do not say what is missing."""
+        told = {one.level for one in levels}
+        known = [level for level in levels if level.more and level.level != "none"]
+        more = max(known, key=lambda level: level.requests).more if known else more
+        return self.with_cause(cause, is_told=bool(told - {"none"}), is_any=bool(told), more=more)
+
+    def beside(self, answer: Explanation) -> str:
+        """The text that stands above the causes of an answer of `/explain`, and why it names none where it does not."""
+        blamed = any(part.cause != "unexplained" and (part.share or 0.0) >= _LEAST_BLAMED for part in answer.parts)
+        return self.with_levels("" if blamed else None, answer.levels)
+
+
+def unexplained(top: TopCause | None) -> str | None:
+    """What is missing where most of what bad requests took has no cause; None where a cause has most of it."""
+    if top is None or top.cause != "unexplained":
+        return None
+    return f"{percent(top.share)} of what they took beyond good requests is unexplained."
 
 
 def what_was_wrong(reader: Reader, window: Window, slo: Slo) -> Wrong | None:

@@ -37,7 +37,7 @@ _SHARE_OF_EVALUATIONS: Final = 20
 EVALUATE_EVERY_NS: Final = 60 * SECOND_NS
 _EVALUATE_UNKNOWN_EVERY_NS: Final = 15 * SECOND_NS
 """While nothing is known of why an SLO burns, since its page comes within a minute …"""
-_MOST_UNKNOWN: Final = 6
+_MOST_UNKNOWN: Final = 12
 """… so many times in a row, since requests that failed or hang never tell."""
 READ_TABLES_EVERY_NS: Final = 15 * SECOND_NS
 READ_SAMPLES_EVERY_NS: Final = 5 * SECOND_NS

@@ -9,7 +9,7 @@ import streamlit as st
 from dashboard import address, components, filters, palette
 from dashboard.api import Problem
 from dashboard.transform import Json
-from tokentrail.shared.formatting import count, one_line, percent, plain, significant
+from tokentrail.shared.formatting import count, counted, one_line, percent, plain, significant
 from tokentrail.shared.parameters import NOT
 
 MOST = 10
@@ -105,7 +105,7 @@ def chips() -> None:
     """A button for each bound of the prompts' length; a click removes it."""
     for name, bound in chosen_lengths():
         st.button(
-            f"prompts {'≥' if name == LENGTHS[0] else '≤'} {count(int(bound))} tokens",
+            f"prompts {'≥' if name == LENGTHS[0] else '≤'} {counted(int(bound), 'token')}",
             icon=":material/close:",
             icon_position="right",
             key=f"chip-{name}",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from os.path import commonprefix
 from typing import Any, Final
 
 import streamlit as st
@@ -13,18 +15,16 @@ from dashboard import address, components, palette, tracks
 from dashboard.api import Problem, ask, fetch
 from dashboard.components import trail
 from dashboard.filters import View, selected, written
+from dashboard.links import process_id
 from dashboard.transform import Json
 from dashboard.views import events
 from tokentrail.shared.formatting import (
-    UNDEFINED,
     clock,
     count,
-    duration,
+    counted,
     instant,
     of_tenant,
-    percent,
     plain,
-    significant,
 )
 
 LOOK: Final = timedelta(minutes=2)
@@ -33,6 +33,8 @@ STATES: Final[Mapping[str, str]] = {"hangs": "✕ HANGS", "lost": "✕ LOST", "o
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _CLOSED: Final = "processes-closed"
 """How often the reader has closed a process. The table is a new one then, in which no row is chosen."""
+_SHORT: Final = 12
+"""A shared beginning of a name that is no longer than this stays."""
 _WIDTH: Final = 84
 _HEIGHT: Final = 22
 
@@ -40,12 +42,6 @@ _HEIGHT: Final = 22
 def page() -> None:
     """Draw the page. It refreshes itself while its range ends now."""
     components.refreshed(body, selected())
-
-
-def process_id(process: Json) -> str:
-    """A process as the URL names it: `service/instance`, and the tenant to whom it belongs behind them."""
-    names = [process["service"], process["instance"], process.get("process_tenant") or ""]
-    return "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names if name or name is names[0])
 
 
 def body(view: View) -> None:
@@ -82,13 +78,14 @@ def sentence(shown: Sequence[Json]) -> str:
     counts = {state: sum(one["state"] == state for one in shown) for state in ("ok", "quiet")}
     rest = f"{counts['ok']} work, {counts['quiet']} are quiet" if counts["quiet"] else f"{counts['ok']} work"
     if not trouble:
-        return f"{count(len(shown))} processes: {rest}."
+        return f"{counted(len(shown), 'process', 'processes')}: {rest}."
     words = {"hangs": "makes no step", "lost": "went silent"}
     named = "; ".join(
-        f"{plain(one['instance'] or one['service'])} {words[one['state']]}, {count(one['in_flight'])} requests open"
+        f"{plain(one['instance'] or one['service'])} {words[one['state']]}, {counted(one['in_flight'], 'request')} open"
         for one in trouble[:3]
     )
-    return f":red[●] {named}. Of the other {count(len(shown) - len(trouble))} processes, {rest}."
+    others = counted(len(shown) - len(trouble), "process", "processes")
+    return f":red[●] {named}. Of the other {others}, {rest}."
 
 
 def table(shown: Sequence[Json], end: str, view: View, known: Sequence[Json]) -> Json | None:
@@ -98,24 +95,29 @@ def table(shown: Sequence[Json], end: str, view: View, known: Sequence[Json]) ->
         for engine in known
     }
     rows = [
-        row(one, end, view) | {"does not tell": ", ".join(missing.get((one["service"], one["process_tenant"]), []))}
-        for one in shown
+        {"process": name}
+        | row(one, end, view)
+        | {"does not tell": ", ".join(missing.get((one["service"], one["process_tenant"]), []))}
+        for one, name in zip(shown, names(shown), strict=True)
     ]
-    image = st.column_config.ImageColumn
+    image, number = st.column_config.ImageColumn, st.column_config.NumberColumn
     event: Any = st.dataframe(
         rows,
         hide_index=True,
         row_height=34,
         on_select="rerun",
-        selection_mode="single-row",
+        selection_mode=["single-row", "single-cell"],
         key=f"processes-{st.session_state.get(_CLOSED, 0)}",
         column_config={
             "batch": image("batch", width=_WIDTH + 20, help="The largest batch of each fortieth of the range."),
             "KV": image("KV", width=_WIDTH + 20, help="The largest share of KV blocks in use."),
             "queue": image("queue", width=_WIDTH + 20, help="The most requests that waited."),
+            **{name: number(name, format="%.3g s") for name in ("step P50", "step P99", "TTFT P99")},
+            **{name: number(name, format="%.5g %%") for name in ("KV used", "good")},
+            "tokens/s": number("tokens/s", format="%.3g"),
         },
     )
-    places = event.selection.rows
+    places = event.selection.rows or [place for place, _ in event.selection.cells]
     return shown[places[0]] if places and places[0] < len(shown) else None
 
 
@@ -125,27 +127,45 @@ def row(one: Json, end: str, view: View) -> dict[str, Any]:
     if one["since"] and one["state"] != "ok":
         state += f" {since(one['since'], end)}"
     return {
-        "process": of_tenant(one["instance"] or one["service"], one),
         "state": state,
         "service": one["service"],
         "variant": one["variant"],
         "batch": curve(one["running_curve"], palette.MAIN, one["running"], "running"),
-        "running": count(one["running"]),
+        "running": one["running"],
         "queue": curve(one["waiting_curve"], palette.WARN, one["waiting"], "waiting"),
-        "open": count(one["in_flight"]),
+        "open": one["in_flight"],
         "KV": curve(one["kv_curve"], "#14b8a6", one["kv_usage"], "KV used", top=1.0),
-        "KV used": percent(one["kv_usage"]),
-        "preempted": count(one["preemptions"]),
-        "step P50": duration(one["step_p50_s"]),
-        "step P99": duration(one["step_p99_s"]),
-        "TTFT P99": duration(one["ttft_p99_s"]),
-        "good": percent(one["attainment"]),
-        "tokens/s": UNDEFINED if one["output_tokens_per_s"] is None else significant(one["output_tokens_per_s"]),
-        "requests": count(one["requests"]),
+        "KV used": _percents(one["kv_usage"]),
+        "preempted": one["preemptions"],
+        "step P50": one["step_p50_s"],
+        "step P99": one["step_p99_s"],
+        "TTFT P99": one["ttft_p99_s"],
+        "good": _percents(one["attainment"]),
+        "tokens/s": one["output_tokens_per_s"],
+        "requests": one["requests"],
         "engine": one["engine"],
         "model": ", ".join(one["models"]),
         "first seen": clock(one["first_seen"], view.zone),
+        "instance": one["instance"],
     }
+
+
+def _percents(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def names(shown: Sequence[Json]) -> list[str]:
+    """What tells each process from the others: its name without the long beginning that those of its service share."""
+    of_service: dict[str, list[str]] = {}
+    for one in shown:
+        of_service.setdefault(one["service"], []).append(one["instance"])
+    shared = {service: commonprefix(all_of) if len(all_of) > 1 else "" for service, all_of in of_service.items()}  # noqa: RUF071 - texts
+    told = []
+    for one in shown:
+        begin = len(re.sub(r"[^-_./:]*$", "", shared[one["service"]]))
+        rest = f"…{one['instance'][begin:]}" if begin > _SHORT else one["instance"]
+        told.append(of_tenant(rest or one["service"], one))
+    return told
 
 
 def since(begin: str, end: str) -> str:
@@ -209,9 +229,8 @@ def steps(process: Json, view: View) -> None:
             return
         opened = trail.draw(picture, "process-trail", view.zone)
         if answer["steps_total"] > len(answer["steps"]["step"]):
-            st.caption(
-                f"The newest {count(len(answer['steps']['step']))} of {count(answer['steps_total'])} steps are drawn."
-            )
+            shown, all_steps = count(len(answer["steps"]["step"])), counted(answer["steps_total"], "step")
+            st.caption(f"The newest {shown} of {all_steps} are drawn.")
         if opened:
             pages = st.session_state["pages"]
             st.switch_page(pages["request"], query_params={"trace_id": opened[0], "span_id": opened[1]})

@@ -9,15 +9,15 @@ from datetime import UTC, datetime, timedelta
 import streamlit as st
 
 from dashboard import address, components, filters, palette
-from dashboard.api import Problem, ask, fetch
+from dashboard.api import Problem, ask, fetch, fetch_seldom
 from dashboard.components import heat
 from dashboard.components.heat import Selection
 from dashboard.filters import View, selected
 from dashboard.transform import Json
 from dashboard.views import differing, happened, requests
-from tokentrail.shared.formatting import clock, count, duration, instant, percent, plain
+from tokentrail.shared.formatting import MAPPED, clock, count, counted, duration, instant, percent, plain
 
-METRICS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "Queue": "queue", "Gap": "gap"}
+METRICS = {words: name for name, words in MAPPED.items()}
 COLUMNS, ROWS = 144, 36
 FEWEST = 200
 """Fewer others of the same time than these say little: then the selected are compared with all others of the range."""
@@ -31,7 +31,7 @@ def page() -> None:
 
 def body(view: View) -> None:
     """Draw the map, and below it the requests and the differences of what is selected."""
-    metric = _metric()
+    metric = _metric(view.slo)
     chosen = Selection.of_url()
     shown = replace(view, labels=(*view.labels, *differing.chosen_lengths()))
     with st.container(border=True, key="map"):
@@ -72,10 +72,14 @@ def panel(draw: Callable[[], None]) -> None:
     components.explained(draw)
 
 
-def _metric() -> str:
-    """The latency of the map, which the URL holds."""
+def _metric(slo: str | None) -> str:
+    """The latency of the map: that of the URL, or what the SLO of the page promises first."""
     names = list(METRICS)
-    known = next((name for name, metric in METRICS.items() if metric == address.get("metric")), names[0])
+    slos = fetch_seldom(ask("slos")).get("slos", ())
+    promised: Json = next((one["thresholds"] for one in slos if one["name"] == slo), {})
+    first = next((name for name in METRICS.values() if promised.get(f"{name}_s") is not None), "ttft")
+    asked = address.get("metric") or first
+    known = next((name for name, metric in METRICS.items() if metric == asked), names[0])
     with st.container(horizontal=True, vertical_alignment="center", key="metrics"):
         st.session_state["latency"] = known
         picked = st.segmented_control(
@@ -93,7 +97,7 @@ def _metric() -> str:
 def _pick() -> None:
     """Another latency has other heights: what was selected by them is selected no more, the time is."""
     metric = METRICS[st.session_state["latency"]]
-    address.put(metric=None if metric == "ttft" else metric, lo=None, hi=None)
+    address.put(metric=metric, lo=None, hi=None)
 
 
 def draw_map(answer: Json, view: View, metric: str, chosen: Selection | None) -> None:
@@ -160,7 +164,7 @@ def sentence(found: Json, metric: str, chosen: Selection | None, view: View) -> 
     of = "failed" if chosen and chosen.failed else "requests"
     n, bad = sum(cell[of] for cell in inside), sum(cell["bad"] for cell in inside)
     if chosen is None:
-        return f"**{count(n)} requests** of the range · {percent(bad / n if n else None)} bad"
+        return f"**{counted(n, 'request')}** of the range · {percent(bad / n if n else None)} bad"
     begin, end = (datetime.fromtimestamp(at, UTC).astimezone(view.zone) for at in (chosen.t0, chosen.t1))
     day = "%b %d " if begin.date() != datetime.now(view.zone).date() else ""
     parts = [f"**{count(n)} {'failed ' if chosen.failed else ''}requests**", f"{begin:{day}%H:%M:%S} – {end:%H:%M:%S}"]

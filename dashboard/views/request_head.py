@@ -12,10 +12,10 @@ from dashboard import address, why
 from dashboard.api import Params, Problem, ask, fetch
 from dashboard.filters import CUSTOM, View, selected, written
 from dashboard.help_texts import HELP
+from dashboard.links import process_id
 from dashboard.transform import Json
-from dashboard.views.engines import process_id
 from tokentrail.shared import otlp_json, perfetto
-from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, instant, of_tenant, plain, tpot
+from tokentrail.shared.formatting import THRESHOLDS, UNDEFINED, clock, count, duration, instant, of_tenant, plain, tpot
 
 AROUND = timedelta(minutes=15)
 
@@ -85,10 +85,8 @@ def leads(trail: Json) -> None:
             )
         for name, title, other in neighbours(listed(view, request), request, metric_of):
             with st.container(key=name, width="content"):
-                if (
-                    st.button(title, disabled=other is None, help=f"the next one by {metric_of.upper()} in the range")
-                    and other
-                ):
+                by = f"the next one by {THRESHOLDS[metric_of]} in the range"
+                if st.button(title, disabled=other is None, help=by) and other:
                     st.query_params.update(other)
                     st.rerun()
         st.download_button(

@@ -14,12 +14,24 @@ from dashboard.api import Problem, Query, ask, fetch
 from dashboard.components.heat import Selection
 from dashboard.filters import View
 from dashboard.transform import Json, missed_by
-from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, instant, of_tenant, plain, tpot
+from dashboard.why import PARTS
+from tokentrail.shared.formatting import (
+    THRESHOLDS,
+    UNDEFINED,
+    clock,
+    count,
+    counted,
+    duration,
+    instant,
+    of_tenant,
+    plain,
+    tpot,
+)
 
-SORTS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e", "longest gap": "gap", "newest": "end"}
+SORTS = {**{words: name for name, words in THRESHOLDS.items()}, "newest": "end"}
 STATUSES = ("ok", "error", "cancelled", "unknown", "in_flight", "lost")
 VERDICTS = ("good", "bad", "undetermined", "excused", "unselected", "pending")
-OF_LINKS = ("cause", "cause_start", "cause_end", "service", "instance", "process_tenant", "request_id")
+OF_LINKS = ("cause", "cause_start", "cause_end", "process_tenant", "request_id")
 """Filters of the list alone, which links of incidents set."""
 CAUSES = {
     "kv_eviction": "lost KV-cache blocks",
@@ -66,7 +78,7 @@ def draw(view: View, chosen: Selection | None, metric: str) -> None:
         )
         return
     with st.container(horizontal=True, vertical_alignment="center", key="list-pages"):
-        st.caption(f"{count(len(rows))} of {count(answer['total'])} requests. A click opens one.", width="content")
+        st.caption(f"{count(len(rows))} of {counted(answer['total'], 'request')}. A click opens one.", width="content")
         st.button("First page", disabled=cursor is None, on_click=_go, args=(asked, None), type="tertiary")
         st.button(
             "Next page", disabled=answer["next"] is None, on_click=_go, args=(asked, answer["next"]), type="tertiary"
@@ -212,8 +224,7 @@ def mostly(row: Json, told: Json | None) -> str | None:
         phase = longest(row)
         return phase and f"phase {phase}"
     worst = _worst(row)
-    of = {"ttft": ("ttft_s",), "tpot": ("rest_s",), "gap": ("rest_s",)}.get(worst, ("ttft_s", "rest_s"))
-    took = {cause["group"]: sum(cause[part] for part in of) for cause in told["causes"]}
+    took = {cause["group"]: sum(cause[f"{part}_s"] for part in PARTS[worst]) for cause in told["causes"]}
     blamed = {group: seconds for group, seconds in took.items() if seconds and group != FLOOR} or took
     most = max(blamed, key=lambda group: blamed[group], default=None)
     return most and f"{most} {duration(blamed[most])}"
@@ -225,9 +236,8 @@ def longest(row: Json) -> str | None:
     TTFT is made of the phases before the first token, TPOT and the longest gap of those after it, and E2E of all. None:
     nobody tells the phases.
     """
-    worst = _worst(row)
-    after = [name for name in PHASES if name not in BEFORE_TOKEN]
-    names = {"ttft": BEFORE_TOKEN, "tpot": after, "gap": after}.get(worst, list(PHASES))
+    asked = PARTS[_worst(row)]
+    names = [name for name in PHASES if ("ttft" if name in BEFORE_TOKEN else "rest") in asked]
     known = {name: row[f"{name}_s"] for name in names if row.get(f"{name}_s")}
     if not known:
         return None

@@ -20,7 +20,7 @@ TIMES = {
     "a week before": timedelta(days=7),
 }
 """By its name, how long before the range A is; None: by the length of the range."""
-VALUES = (*LABELS, "instance")
+VALUES = LABELS
 """What the sides may be values of."""
 SPANS = ("15m", "1h", "6h", "24h")
 NAMES = (

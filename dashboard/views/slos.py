@@ -10,7 +10,7 @@ from typing import Final
 import streamlit as st
 
 from dashboard import address
-from dashboard.filters import View
+from dashboard.filters import View, written
 from dashboard.links import anchor, text
 from dashboard.transform import Json, idle_last, slo_state
 from tokentrail.shared.formatting import THRESHOLDS, UNDEFINED, count, duration, estimate, instant, percent, significant
@@ -136,7 +136,8 @@ def tenants(slo: Json, view: View) -> str:
     said = []
     for group in known[:MOST_TENANTS]:
         kept = group["attainment"] >= float(slo["objective"])
-        times = {"range": "custom", "start": view.start, "end": view.end}
+        begin = instant(view.end) - timedelta(seconds=slo["window_s"])
+        times = {"range": "custom", "start": written(begin), "end": view.end}  # those of the number
         params = times | {"slo": slo["name"], "tenant": group["tenant"]}
         labels = [(name, value) for name, value in view.labels if name != "tenant"]
         link = anchor(group["tenant"] or "(none)", address.link("explore", [*params.items(), *labels]))

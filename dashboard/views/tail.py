@@ -14,9 +14,8 @@ from dashboard.components import small
 from dashboard.filters import View, selected, written
 from dashboard.links import anchor, text
 from dashboard.transform import Json, Series, thresholds
-from tokentrail.shared.formatting import count, duration, instant, percent, plain
+from tokentrail.shared.formatting import THRESHOLDS, count, duration, instant, percent, plain
 
-LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 STRIP = 96
 """Buckets of the strip of time."""
 STRIP_HEIGHT = 74
@@ -34,8 +33,8 @@ def page() -> None:
     view = selected()
     of = st.segmented_control(
         "Latency",
-        list(LATENCIES),
-        format_func=LATENCIES.__getitem__,
+        list(THRESHOLDS),
+        format_func=THRESHOLDS.__getitem__,
         default="ttft",
         required=True,
         key="of",
@@ -68,7 +67,7 @@ def body(view: View, of: str) -> None:
     palette = Palette.of(bad, slow)
     left, right = st.columns([5, 7])
     with left.container(border=True, key="tail-bars"):
-        st.markdown(f"**Where the time went** · {LATENCIES[of]}, share of each group's time")
+        st.markdown(f"**Where the time went** · {THRESHOLDS[of]}, share of each group's time")
         if slow["parts"]:
             st.html(bars.stacked(groups_of(slow, palette), palette))
         else:
@@ -100,7 +99,7 @@ def said(bad: Json, slow: Json | None, of: str, slos: Sequence[Json]) -> str:
     words = [] if kept is None else [f"**{who} {percent(kept)} of {'its' if name else 'the'} requests{promise}.**"]
     if slow is not None and slow["value_s"] is not None:
         words.append(
-            f"The slowest 1 % ({count(slow['selected']['requests'])}) had a {LATENCIES[of]} of "
+            f"The slowest 1 % ({count(slow['selected']['requests'])}) had a {THRESHOLDS[of]} of "
             f"{duration(slow['value_s'])} or more{_typical(slow, of)}."
         )
     words.append(plain(bad["sentence"]))
@@ -111,7 +110,7 @@ def said(bad: Json, slow: Json | None, of: str, slos: Sequence[Json]) -> str:
 
 def _typical(slow: Json, of: str) -> str:
     typical = slow["typical"]
-    if typical is None or of == "e2e" or typical[f"{of}_from_s"] is None:
+    if typical is None or typical.get(f"{of}_from_s") is None:
         return ""
     return f", typical ones {duration(typical[f'{of}_from_s'])} to {duration(typical[f'{of}_to_s'])}"
 

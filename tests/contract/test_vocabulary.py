@@ -30,7 +30,7 @@ from tests.contract.commands import PACKAGES, each_command
 from tokentrail import Thresholds as SamplingThresholds
 from tokentrail.cli import live
 from tokentrail.semconv import Phase, Status, Wait
-from tokentrail.shared.parameters import Dimension, Latency, Threshold
+from tokentrail.shared.parameters import FILTERS, Dimension, Latency, Threshold
 
 ROOT = Path(__file__).parents[2]
 SQL = ROOT / "collector" / "sql"
@@ -51,11 +51,11 @@ def enum(model, field):
 class TestDimensions:
     def test_the_api_filters_by_them(self):
         names = [field.alias or name for name, field in WindowQuery.model_fields.items()]
-        filters = [*DIMENSIONS, "label.*"]
+        filters = [*DIMENSIONS, "service", "instance", "label.*"]
         assert names == ["start", "end", *filters, *(f"not.{name}" for name in filters)]
 
     def test_both_tables_of_requests_have_them(self):
-        assert {*DIMENSIONS, "labels"} <= columns("requests") & columns("open_requests") & columns("causes")
+        assert {*FILTERS, "labels"} <= columns("requests") & columns("open_requests") & columns("causes")
 
     def test_requests_in_flight_have_them(self):
         columns = (PARTS / "in_flight_columns.sql").read_text().splitlines()[-1]
@@ -68,10 +68,10 @@ class TestDimensions:
         assert set(metrics.REQUEST_LABELS.values()) <= set(selected[1].split(", "))
 
     def test_the_dashboard_offers_them(self):
-        assert filters.LABELS == DIMENSIONS
+        assert (*DIMENSIONS, "service", "instance") == filters.LABELS
 
     def test_commands_have_an_option_for_each(self):
-        wanted = {*DIMENSIONS, "label", "without_these"}
+        wanted = {*DIMENSIONS, "service", "instance", "label", "without_these"}
         having = [name for name, command in each_command() if wanted <= {one.name for one in command.params}]
         asking = ("check", "compare", "differences", "explain", "incidents", "requests", "slos", "status", "tail")
         assert sorted(having) == [f"tokentrail {name}" for name in asking]

@@ -56,12 +56,13 @@ def test_the_table_has_a_row_for_each_process_and_what_its_engine_does_not_tell(
     page, texts = shown(show, [process(), process(instance="", state="lost", service="t")], total=5)
     table, starts = (frame.value for frame in page.dataframe)
     first, second = table.to_dict("records")
+    assert next(iter(first)) == "process", "what a row is about stands first"
     curves = {name: first.pop(name) for name in ("batch", "queue", "KV")}
     assert first == {
-        "process": "i", "state": "ok", "service": "s", "variant": "v", "running": "2", "open": "3", "KV used": "50 %",
-        "preempted": "1", "step P50": "20.0 ms", "step P99": "–", "TTFT P99": "1.00 s", "good": "50 %",
-        "tokens/s": "–", "requests": "1\u202f204", "engine": "vllm", "model": "m, n",
-        "first seen": "2026-11-26 09:00:00 UTC", "does not tell": "steps, KV",
+        "process": "i", "state": "ok", "service": "s", "variant": "v", "running": 2, "open": 3, "KV used": 50.0,
+        "preempted": 1, "step P50": 0.02, "step P99": None, "TTFT P99": 1.0, "good": 50.0,
+        "tokens/s": None, "requests": 1204, "engine": "vllm", "model": "m, n",
+        "first seen": "2026-11-26 09:00:00 UTC", "instance": "i", "does not tell": "steps, KV",
     }  # fmt: skip
     assert (second["process"], second["state"], second["does not tell"]) == ("t", "✕ LOST 9 min", "")
     assert [*starts["spent on"]] == ["load_weights 8.00 s, device_init 1.00 s"] * 2
@@ -69,6 +70,17 @@ def test_the_table_has_a_row_for_each_process_and_what_its_engine_does_not_tell(
     assert any(text.startswith("3 more processes are not shown") for text in texts)
     assert "- s, steps: it has none; patch it, or ask" in [text.replace("\\", "") for text in texts]
     assert all(image.startswith("data:image/svg+xml;base64,") for image in curves.values())
+
+
+def test_long_names_of_a_service_are_told_without_what_they_share():
+    def named(*instances, **more):
+        return engines.names([process(instance=one, **more) for one in instances])
+
+    assert named("llama-70b-7f9c-abcde", "llama-70b-7f9c-xyz") == ["…abcde", "…xyz"]
+    assert named("gpu-1", "gpu-2") == ["gpu-1", "gpu-2"]
+    assert named("llama-70b-7f9c-abcde") == ["llama-70b-7f9c-abcde"], "nothing to tell it from"
+    assert named("some-long-name-9", "some-long-name-91") == ["…9", "…91"], "names are cut where a part begins"
+    assert named("", "", process_tenant="acme") == ["s of acme", "s of acme"]
 
 
 def test_the_process_of_the_url_is_shown_for_two_minutes_around_its_moment(show):
@@ -100,7 +112,7 @@ def test_the_sentence_names_the_first_three_in_trouble():
     assert engines.sentence([well, quiet]) == "2 processes: 1 work, 1 are quiet."
     hangs, lost = process(state="hangs", instance="h"), process(state="lost", instance="", service="l")
     assert engines.sentence([hangs, lost, well]) == (
-        ":red[●] h makes no step, 3 requests open; l went silent, 3 requests open. Of the other 1 processes, 1 work."
+        ":red[●] h makes no step, 3 requests open; l went silent, 3 requests open. Of the other 1 process, 1 work."
     )
     assert engines.sentence([hangs] * 4).count("makes no step") == 3
 

@@ -303,3 +303,17 @@ def test_the_map_and_last_weeks_are_of_the_prompts_whose_length_is_chosen(show):
     assert [one["start"] for one in maps] != [maps[0]["start"]] * 2, "of the range, and of a week before"
     for one in maps:
         assert (one["min_input_tokens"], one["max_input_tokens"], one["tenant"]) == ("120", "3717", "a")
+
+
+@pytest.mark.parametrize(
+    ("given", "metric"), [({"slo": "slow"}, "tpot"), ({}, "ttft"), ({"slo": "slow", "metric": "gap"}, "gap")]
+)
+def test_the_map_is_of_what_the_chosen_slo_promises(show, given, metric):
+    promised = {"ttft_s": None, "tpot_s": 0.06, "e2e_s": 9.0, "gap_s": None, "first_visible_s": None}
+
+    def answers(path):
+        slos = {"slos": [{"name": "slow", "thresholds": promised}]}
+        return slos if path == "slos" else httpx.Response(404, json={"title": "no"})
+
+    show("explore", answers, **given)
+    assert {asked["metric"] for path, asked in show.asked if path == "heatmap"} == {metric}

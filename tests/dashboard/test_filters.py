@@ -64,7 +64,7 @@ def test_values_are_offered_with_their_counts_and_nothing_for_no_value():
         "tenant": [{"value": "acme", "requests": 1204}, {"value": "", "requests": 3}],
         "label.region": [{"value": "eu", "requests": 7}, {"value": "", "requests": 3}],
         "label._cut": [{"value": "1", "requests": 7}],
-        "instance": [{"value": "host-1", "requests": 1}],
+        "operation": [{"value": "chat", "requests": 1}],
     }
     assert offers(values) == {
         "tenant: acme (1\u202f204)": ("tenant", "acme"),

@@ -451,6 +451,7 @@ def test_a_link_of_an_answer_keeps_its_times_and_the_pages_other_filters():
         "/explore?range=custom&amp;start=2026-11-21T09%3A10%3A00Z&amp;end=2026-11-21T10%3A00%3A00Z&amp;verdict=bad&amp;tenant=globex"
     )
     assert "tenant=acme" in of_answer(link("engines", service="s"), VIEW)
+    assert "sel=s%2Fi-1%2Facme" in of_answer(link("engines", service="s", instance="i-1", process_tenant="acme"), VIEW)
     assert of_answer(link("compare", at="2026-11-21T09:40:00Z", span="1h"), VIEW).count("range") == 0
 
 

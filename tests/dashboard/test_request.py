@@ -1,8 +1,14 @@
 """The page Request without a browser: what it says of one request, and what it asks for."""
 
+from typing import get_args
+
+import pytest
+
 from dashboard.views.request import LISTED
 from tests.dashboard.conftest import TRACE
 from tests.dashboard.test_tracks import START, bad, cause, lane, miss, phase, step, timeline, token, trail
+from tokentrail.shared.formatting import THRESHOLDS
+from tokentrail.shared.parameters import Threshold
 
 SPAN, OTHER = "bb" * 8, "cc" * 8
 LABELS = {
@@ -48,6 +54,12 @@ def shown(show, own=None, **more):
     assert not page.exception
     texts = [one.value for one in (*page.markdown, *page.caption)]
     return page, texts, {one.label: one.value for one in page.metric}
+
+
+@pytest.mark.parametrize("threshold", get_args(Threshold))
+def test_a_request_that_missed_any_threshold_has_a_page(show, threshold):
+    _, texts, _ = shown(show, {"verdicts": [bad(miss(threshold, 0.2, 0.9))]})
+    assert texts[0].startswith(f"##### :red[●] bad for chat: {THRESHOLDS[threshold]} 900 ms, 200 ms promised. Why: ")
 
 
 def test_all_that_is_known_of_a_request_is_on_its_page(show):

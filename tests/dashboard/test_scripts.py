@@ -163,7 +163,7 @@ def listed(path):
 def test_pages_of_the_list_follow_each_other_and_another_list_begins_anew(show):
     """So does a list from which a filter of the link was removed."""
     app = show(
-        "explore", listed, range="custom", start="2026-11-21T10:00:00Z", end="2026-11-21T10:15:00Z", instance="i"
+        "explore", listed, range="custom", start="2026-11-21T10:00:00Z", end="2026-11-21T10:15:00Z", process_tenant="i"
     )
 
     def asked():
@@ -173,14 +173,14 @@ def test_pages_of_the_list_follow_each_other_and_another_list_begins_anew(show):
         return next(button for button in app.button if button.label == label)
 
     assert "1 of 120 requests. A click opens one." in [one.value for one in app.caption]
-    assert ("cursor" in asked(), asked()["instance"], asked()["sort"]) == (False, "i", "ttft")
+    assert ("cursor" in asked(), asked()["process_tenant"], asked()["sort"]) == (False, "i", "ttft")
     assert button("First page").disabled
     app = button("Next page").click().run()
     assert asked()["cursor"] == "after-50"
     app = app.selectbox(key="pick-sort").select("newest").run()
     assert ("cursor" in asked(), asked()["sort"], app.query_params["sort"]) == (False, "end", "newest")
-    app = app.button(key="chip-instance").click().run()
-    assert {"instance", "cursor"}.isdisjoint(asked())
+    app = app.button(key="chip-process_tenant").click().run()
+    assert {"process_tenant", "cursor"}.isdisjoint(asked())
     assert any("None of the recorded dimensions differs" in one.value for one in app.caption)
 
 

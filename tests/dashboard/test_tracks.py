@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import get_args
 
 import pytest
 
 from dashboard import tracks, why
 from dashboard.components.trail import COLOURS
 from dashboard.views import request_head
+from tokentrail.shared.parameters import Threshold
 
 NAMES = list(COLOURS)
 START = "2026-11-26T10:00:00Z"
@@ -119,12 +121,15 @@ class TestRequest:
             ([miss("e2e", 0.8, 1.0)], [0.8]),
             ([miss("tpot", 0.25, 0.35)], [0.8]),  # the last of three tokens was due two gaps behind the first
             ([miss("ttft", 0.2, 0.3), miss("e2e", 0.8, 1.0)], [0.2, 0.8]),
+            ([miss("gap", 0.25, 0.4)], [0.75]),  # the third token came at 0.9, 0.4 behind the second
+            ([miss("first_visible", 0.6, 0.7)], [0.6]),
             ([], []),
         ],
     )
     def test_a_red_line_is_where_a_threshold_was_missed(self, missed, at):
         phases = [phase("decode", 0.0, 1.0)]
-        found = tracks.of_request(trail({"verdicts": [bad(*missed)]}, phases=phases), None, NOW)
+        tokens = [token(0, 0.3, 0.3), token(1, 0.5, 0.2), token(2, 0.9, 0.4)]
+        found = tracks.of_request(trail({"verdicts": [bad(*missed)]}, phases=phases, tokens=tokens), None, NOW)
         assert [mark["at"] for mark in found.marks if not mark["dashed"]] == pytest.approx(at)
         assert [mark["label"] for mark in found.marks if mark["dashed"]] == ["first token 300 ms"]
 
@@ -132,7 +137,7 @@ class TestRequest:
         own = {"verdicts": [bad(miss("ttft", 0.2, 0.3)), bad(miss("ttft", 0.2, 0.3), slo="all")]}
         phases = [phase("decode", 0.0, 1.0)]
         assert len([m for m in tracks.of_request(trail(own, phases=phases), None, NOW).marks if not m["dashed"]]) == 1
-        unknown = {"verdicts": [bad(miss("tpot", 0.2, 0.3))], "output_tokens": None}
+        unknown = {"verdicts": [bad(miss("tpot", 0.2, 0.3), miss("gap", 0.2, 0.3))], "output_tokens": None}
         assert not [m for m in tracks.of_request(trail(unknown, phases=phases), None, NOW).marks if not m["dashed"]]
 
     def test_one_in_flight_goes_on_until_now_and_shows_the_last_step_of_its_process(self):
@@ -227,6 +232,15 @@ class TestWhy:
         )
         slow = request(verdicts=[bad(miss("tpot", 0.1, 0.3))])
         assert why.why(slow, explained) == "Why: others' answers 50.0 s."
+
+    @pytest.mark.parametrize("threshold", get_args(Threshold))
+    def test_each_threshold_has_the_causes_of_its_part(self, threshold):
+        explained = self.explained(cause("own prompt", "ttft", 7.0, 6.9), cause("others' answers", "rest", 50.0, 50.0))
+        told = why.why(request(verdicts=[bad(miss(threshold, 0.1, 0.3))]), explained)
+        assert ("own prompt" in told, "others' answers" in told) == {
+            "ttft": (True, False), "tpot": (False, True), "gap": (False, True), "e2e": (True, True),
+            "first_visible": (True, True),
+        }[threshold]  # fmt: skip
 
     def test_a_good_request_and_one_that_is_not_explained_have_no_why(self):
         good = request(verdicts=[{"slo": "chat", "verdict": "good", "missed": []}])

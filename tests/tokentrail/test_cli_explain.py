@@ -54,6 +54,7 @@ ANSWER = {
     "attainment": 0.77,
     "judged": 846,
     "sentence": "What 195 bad requests took …",
+    "wrong": None,
     "parts": [
         part(
             "wait_batch", "waiting for a place", 458.0, 0.54,
@@ -228,6 +229,13 @@ def test_what_a_replay_says_is_in_vain_is_told_and_not_advised():
     assert "do: limit tenant burst, or: let more requests run at once, or add replicas" in told
     last = lines(changed(groups=groups))[-2]
     assert last == "do: limit tenant burst, or: let more requests run at once, or add replicas; then look at clocks"
+
+
+def test_what_was_wrong_comes_before_its_cause():
+    (headline, *before), (same, told, *after) = lines(ANSWER), lines(ANSWER | {"wrong": "All missed TTFT."})
+    assert (headline, told, before) == (same, "All missed TTFT.", after)
+    none_explained = {"selected": ANSWER["selected"] | {"explained": 0}, "parts": [], "groups": []}
+    assert lines(ANSWER | none_explained)[1] == "None of them is explained yet."
 
 
 def test_nothing_is_bad():

@@ -13,6 +13,7 @@ from tokentrail.shared.formatting import (
     cell,
     clock,
     count,
+    counted,
     data_until,
     duration,
     estimate,
@@ -94,6 +95,7 @@ def test_significant(value, shown):
 def test_counts_and_rates():
     assert count(1234567) == "1\u202f234\u202f567"
     assert count(None) == "–"
+    assert [counted(n, "step") for n in (0, 1, 1200)] == ["0 steps", "1 step", "1\u202f200 steps"]
     assert rate(0, "/s") == "0 /s"
     assert rate(12345.6, "/s") == "12\u202f346 /s"
     assert rate(None, "/s") == "–"

@@ -11,6 +11,8 @@ import httpx
 from tokentrail.shared.connection import client
 
 _PAGE: Final = 1000
+_TIMEOUT_S: Final = 35
+"""Longer than the collector takes before it says that an answer takes too long."""
 _LOOK_BACK: Final = "-30d"
 _TRACE_ID: Final = re.compile(r"[0-9a-fA-F]{32}")
 _FIRST_DIGITS: Final = re.compile(r"[0-9a-fA-F]{8,31}")
@@ -40,7 +42,7 @@ class Api:
     when another server answers.
     """
 
-    def __init__(self, url: str, key: str | None = None, *, timeout_s: float = 30) -> None:
+    def __init__(self, url: str, key: str | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
         """Raises ConnectionSettingError."""
         self._http = client(url, timeout_s=timeout_s, key=key)
 

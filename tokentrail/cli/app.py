@@ -227,7 +227,12 @@ def mcp(
     if not (host and port.isascii() and port.isdecimal() and int(port) < 65_536):
         msg = f"--http: HOST:PORT, such as 127.0.0.1:8765, not {http!r}"
         raise typer.BadParameter(msg)
-    server.run_http(api, host.strip("[]"), int(port))
+    from tokentrail.shared.connection import in_words
+
+    try:
+        server.run_http(api, host.strip("[]"), int(port))
+    except OSError as error:
+        fail(ProcessFailed(f"cannot listen on {http} ({in_words(error)}): name another address with --http"))
 
 
 @app.command(context_settings=_OF_PART, add_help_option=False)

@@ -81,16 +81,14 @@ def requests(
     verdict: VerdictName = None,
     missed: ThresholdName = None,
     cause: CauseName = None,
-    service: Annotated[str | None, typer.Option(help=told("service"))] = None,
-    instance: Annotated[str | None, typer.Option(help=told("instance"))] = None,
     as_json: AsJson = False,
     filters: Mapping[str, Any],
 ) -> None:
     """List requests, the newest or the slowest first: the thresholds missed, and what took most of the time."""
     from tokentrail.cli import requests as requests_
 
-    chosen = given(status=status, slo=slo, verdict=verdict, missed=missed, cause=cause, service=service)
-    asked = {"start": start, "end": end, "sort": sort, "limit": limit} | chosen | given(instance=instance)
+    chosen = given(status=status, slo=slo, verdict=verdict, missed=missed, cause=cause)
+    asked = {"start": start, "end": end, "sort": sort, "limit": limit} | chosen
     answer = ask(api, lambda client: client.get("requests", **asked, **filters))
     if as_json:
         print_json(answer)

@@ -17,7 +17,7 @@ from tokentrail.cli.api import Api, other_form
 from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
 from tokentrail.cli.processes import PORTS
 from tokentrail.shared.connection import OTHER_FORM, in_words, send_otlp, way_out, why_unanswered
-from tokentrail.shared.formatting import count, duration, instant, of_tenant, one_line, without_user
+from tokentrail.shared.formatting import count, counted, duration, instant, of_tenant, one_line, without_user
 from tokentrail.version import __version__
 from tokentrail.version import told as version_told
 
@@ -201,7 +201,7 @@ def _engines(api: Api) -> Iterator[Finding]:
     for engine in engines:
         name = of_tenant(f"{engine['engine']} {engine['service']}".strip(), engine)
         silent = time.time() - instant(engine["last_seen"]).timestamp()
-        detail = f"{name}: {count(engine['requests'])} requests in a day, seen {duration(max(silent, 0))} ago"
+        detail = f"{name}: {counted(engine['requests'], 'request')} in a day, seen {duration(max(silent, 0))} ago"
         yield Finding("engine", "ok", detail)
         yield from _clock(name, engine)
         if missing := [told for told in engine["tells"] if told["told"] == "none"]:

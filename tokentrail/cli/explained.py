@@ -18,7 +18,7 @@ from tokentrail.cli.explained_table import (
     what_was_held,
     worst,
 )
-from tokentrail.shared.formatting import UNDEFINED, count, duration, instant, one_line, percent
+from tokentrail.shared.formatting import UNDEFINED, count, counted, duration, instant, one_line, percent
 
 Json = Mapping[str, Any]
 
@@ -59,14 +59,16 @@ def _headline(answer: Json) -> Iterator[str]:
     when = f"from {_span(answer, selected)}" if n > 1 else f"at {_clock(answer, selected['end'])}"
     places = f", {where}" if (where := _where(selected["processes"])) else ""
     if answer["metric"] is None:
-        good = f"{percent(answer['attainment'])} of {count(answer['judged'])} requests were good"
+        good = f"{percent(answer['attainment'])} of {counted(answer['judged'], 'request')} were good"
         bad = "1 bad one" if n == 1 else f"{count(n)} bad ones"
         yield f"{good}: {bad}{failed}, {when}{places}."
     else:
         slowest = f"{_PER_CENT * (1 - answer['quantile']):.4g} %" if answer["quantile"] else "all"
         least = f" ({duration(answer['value_s'])} or longer)" if answer["quantile"] else ""
-        yield f"The slowest {slowest} by {answer['metric']}{least}: {count(n)} requests, {when}{places}."
-    if not selected["explained"]:
+        yield f"The slowest {slowest} by {answer['metric']}{least}: {counted(n, 'request')}, {when}{places}."
+    if answer["wrong"]:
+        yield answer["wrong"]
+    elif not selected["explained"]:
         yield "None of them is explained yet."
 
 
@@ -106,7 +108,7 @@ def _words(answer: Json, group: Json) -> tuple[str, str]:
     burst = next((one for one in culprits if one.get("within_s") is not None), None)
     when = f" ({_span(answer, group)})" if group["start"] else ""
     if burst:
-        came = f"{count(burst['requests'])} requests of tenant {burst['name']} came within"
+        came = f"{counted(burst['requests'], 'request')} of tenant {burst['name']} came within"
         return f"{name}: {came} {duration(burst['within_s'])}{when}", "while"
     if "slower" in group["causes"] and answer["slower"]:
         one = answer["slower"][0]

@@ -22,7 +22,7 @@ _MOST_BOXES: Final = 10
 _MOST_TENANTS: Final = 5
 _OPTIONS: Final = (
     *("start", "end", *FILTERS),
-    *("status", "slo", "verdict", "sort", "cause", "service", "instance"),
+    *("status", "slo", "verdict", "sort", "cause"),
 )
 """Parameters of `/requests` that `tokentrail requests` has options for."""
 _IMPLIED: Final = ("process_tenant", "cause_start", "cause_end")

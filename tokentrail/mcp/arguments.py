@@ -7,16 +7,29 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from tokentrail.cli.options import in_zone
 from tokentrail.mcp.bounds import bounded
 from tokentrail.shared.parameters import FILTERS, LABEL, NOT
 
 
+def as_text(value: Any) -> Any:
+    """A number, or a truth value, as the text that is meant."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
 def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    alone = as_text(value)
+    if isinstance(alone, str):
+        return [alone]
+    return [as_text(one) for one in value] if isinstance(value, list) else value
 
 
 Names = Annotated[list[Annotated[str, Field(max_length=256)]], BeforeValidator(_listed)]
 """Names; one alone may stand without a list."""
+Time = Annotated[str, BeforeValidator(as_text), AfterValidator(in_zone), Field(max_length=64)]
+"""A time, read in the zone of `--tz` if it names none."""
 _TOOLS: Final = {"explore": "requests", "tail": "explain", "compare": "compare"}
 """The tool that answers what a page of the dashboard shows, by the name of the page in links of the API."""
 
@@ -36,17 +49,23 @@ def _filter(name: str) -> str:
 
 
 def _of_a_side(name: str) -> str:
-    if not (_is_filter(name) or name in ("start", "end", "instance")):
-        msg = f"there is no {name}; there are start, end, instance, {_NAMES}"
+    if not (_is_filter(name) or name in ("start", "end")):
+        msg = f"there is no {name}; there are start, end, {_NAMES}"
         raise ValueError(msg)
     return name
+
+
+def _in_zone(side: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {name: [*map(in_zone, values)] if name in ("start", "end") else values for name, values in side.items()}
 
 
 Filters = Annotated[
     dict[Annotated[str, AfterValidator(_filter)], Names], Field(description=f"{_NAMES}; {NOT}model: others")
 ]
 Side = Annotated[
-    dict[Annotated[str, AfterValidator(_of_a_side)], Names], Field(description="Filters, or start and end")
+    dict[Annotated[str, AfterValidator(_of_a_side)], Names],
+    AfterValidator(_in_zone),
+    Field(description="Filters, or start and end"),
 ]
 """One side of a comparison: filters, and times of its own."""
 

@@ -15,14 +15,14 @@ from pydantic import Field
 
 from tokentrail.cli.api import Api, NoSuchRequest, list_of, other_form
 from tokentrail.cli.explained import lines
-from tokentrail.mcp.arguments import Filters, Side, calls, given, of_links
+from tokentrail.mcp.arguments import Filters, Side, Time, calls, given, of_links
 from tokentrail.mcp.bounds import bounded, known, without, written
 from tokentrail.shared.connection import OTHER_FORM, ConnectionSettingError, in_words, way_out
 from tokentrail.shared.formatting import one_line, without_user
 from tokentrail.shared.parameters import Cause, Sort, Status, Threshold, Verdict
 
-Start = Annotated[str, Field(description="-15m before `end`, 14:00, RFC 3339", max_length=64)]
-End = Annotated[str, Field(description="as `start`", max_length=64)]
+Start = Annotated[Time, Field(description="-15m before `end`, 14:00, RFC 3339")]
+End = Annotated[Time, Field(description="now, 14:00, RFC 3339")]
 Slo = Annotated[str | None, Field(max_length=63)]
 Name = Annotated[str | None, Field(max_length=256)]
 
@@ -36,8 +36,8 @@ _OF_A_ROW: Final = (
 _DRAWN: Final = ("tokens", "steps", "events_total", "steps_total")
 """Parts of a request that only a drawing needs."""
 
-_TWICE: Final = ("groups", "typical", "models", "by_model", "unexplained_s")
-"""Fields of `/explain` that are sums of its parts, or that only a page draws."""
+_TWICE: Final = ("groups", "typical", "models", "by_model", "unexplained_s", "wrong")
+"""Fields of `/explain` that are sums of its parts, that only a page draws, or that its `text` has."""
 
 _SAME_VERSION: Final = (
     "install the same version of the collector and of tokentrail mcp, which tokentrail doctor compares"
@@ -147,18 +147,16 @@ class Tools:
         cause: Cause | None = None,
         sort: Sort = "end",
         limit: Annotated[int, Field(ge=1, le=50)] = 10,
-        cause_start: Annotated[str | None, Field(description="Of `cause`: from then on", max_length=64)] = None,
-        cause_end: Annotated[str | None, Field(description="Of `cause`: until then", max_length=64)] = None,
-        service: Name = None,
-        instance: Name = None,
+        cause_start: Annotated[Time | None, Field(description="Of `cause`: from then on")] = None,
+        cause_end: Annotated[Time | None, Field(description="Of `cause`: until then")] = None,
         process_tenant: Name = None,
         filters: Filters | None = None,
     ) -> Any:
         """List requests, the newest or the slowest first, with the thresholds that each one missed and by how much.
 
-        `total` says how many there are. `request` shows one by its `trace_id` or `request_id`.
+        `total` says how many there are. `request` shows one.
         """
-        chosen = {"slo": slo, "verdict": verdict, "status": status, "service": service, "instance": instance}
+        chosen = {"slo": slo, "verdict": verdict, "status": status}
         caused = {"cause": cause, "cause_start": cause_start, "cause_end": cause_end, "process_tenant": process_tenant}
         window = {"start": start, "end": end, "sort": sort, "limit": limit}
         answer = self._ask(ctx, "requests", **window, **_options(**chosen, **caused), **given(filters))
@@ -229,7 +227,7 @@ class Tools:
         ctx: Context,
         a: Side | None = None,
         b: Side | None = None,
-        at: Annotated[str | None, Field(description="In place of a and b: before and after this time")] = None,
+        at: Annotated[Time | None, Field(description="In place of a and b: before and after this time")] = None,
         span: Annotated[str, Field(description="The time before and after `at`")] = "1h",
         start: Start = "-1h",
         end: End = "now",

@@ -133,6 +133,8 @@ def remedy(error: Exception) -> str:
         return f"set {TLS_CERT} and {TLS_KEY}: the collector asks for a certificate"
     if "WRONG_VERSION_NUMBER" in str(error):
         return "the collector speaks plain HTTP: write http://"
+    if isinstance(error, httpx.ReadTimeout):
+        return "it has too much to do, or the question is too large: try again, or ask for a shorter time"
     # asyncio ends such a handshake without a word.
     if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
         return remedy_of_a_close(error.request.url.scheme)

@@ -59,6 +59,8 @@ THRESHOLDS = {
 """What an SLO can promise, in words, by the name of the threshold."""
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "gap": "longest gap"}
 """Latencies that have percentiles."""
+MAPPED = {**THRESHOLDS, "queue": "queue"}
+"""Latencies that a heatmap can be of."""
 WAITS = {
     "batch": "the batch was full",
     "tokens": "the steps had no tokens left to compute",
@@ -86,7 +88,7 @@ def prefill_interference(detail: Mapping[str, Any]) -> str:
     causes = (detail.get("explained") or {}).get("causes") or ()
     theirs_s = sum(one["time_s"] for one in causes if one["cause"] == "others_prompts" and one["of"] == "rest")
     return (
-        f"Prefill interference: {count(interference['steps'])} step{'' if interference['steps'] == 1 else 's'}, "
+        f"Prefill interference: {counted(interference['steps'], 'step')}, "
         f"{duration(interference['time_s'])} in all, prefilled "
         f"{count(interference['prefill_tokens'])} prompt tokens of other requests while this one waited for a token"
     ) + (f"; these prompts took {duration(theirs_s)} of it" if 0 < theirs_s <= interference["time_s"] else "")
@@ -122,6 +124,11 @@ def estimate(text: str, error: str | None) -> str:
 def count(value: float | None) -> str:
     """A whole number with narrow spaces between thousands: `12 345`."""
     return UNDEFINED if value is None else f"{round(value):,}".replace(",", "\u202f")
+
+
+def counted(n: float, noun: str, plural: str | None = None) -> str:
+    """A number of things: `1 request`, `12 345 requests`, and with a plural of its own `2 processes`."""
+    return f"{count(n)} {noun if n == 1 else plural or f'{noun}s'}"
 
 
 def rate(value: float | None, unit: str) -> str:

@@ -10,20 +10,22 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 Dimension = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage"]
-"""The columns of requests by which questions and SLOs select."""
+"""The columns of requests by which SLOs select."""
 LABEL: Final = "label."
 """`label.NAME` stands for a label wherever a dimension can stand."""
 NOT: Final = "not."
 """Before a dimension or a label: requests that have another value."""
-FILTERS: Final[Mapping[Dimension, str]] = {
+FILTERS: Final[Mapping[str, str]] = {
     "model": "requests of this model",
     "tenant": "requests of this tenant",
     "variant": "requests of this variant",
     "engine": "requests that this product answered: tokentrail, vllm, …",
     "slo_class": "requests of this SLO class",
     "vantage": "requests measured there: server, client",
+    "service": "requests to processes of this service",
+    "instance": "requests to this engine process",
 }
-"""What each dimension selects."""
+"""What a filter of each dimension selects, and of the names of engine processes."""
 
 Threshold = Literal["ttft", "tpot", "e2e", "gap", "first_visible"]
 Latency = Literal["ttft", "tpot", "e2e", "queue", "gap", "first_visible"]
@@ -47,8 +49,6 @@ MEANING: Final[Mapping[str, str]] = {
     "slo": "only requests that this SLO selects",
     "verdict": "only requests with this verdict of `slo`, or without it of all SLOs together",
     "missed": "only requests that missed this threshold of `slo`, or without it of any SLO",
-    "service": "only requests to processes of this service",
-    "instance": "only requests to this engine process",
     "cause": "only requests that lost KV-cache blocks while they ran; that ended in the time and had waited for such "
     "blocks for half of the time until their first token; or that ended, had waited for a cold start and overlap the "
     "time",

@@ -267,6 +267,8 @@ class Explanation(Answer):
     not_ended: list[WaitingOut]
     estimated: bool
     sentence: str
+    wrong: str | None = None
+    """What was wrong with the bad requests of one SLO (the error, or the threshold), and if no cause is known, why."""
     note: str | None
     """What is missing, and why."""
     slowest: list[Slow]

@@ -38,8 +38,9 @@ from collector.sql.fragment import TRUE, all_of
 
 
 def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Question) -> Explanation:
-    """The answer of `/explain`."""
-    counted = count(reader, window, vantage, question.promises)
+    """The answer of `/explain`. An SLO selects one vantage, whose rows count also where a server reported them too."""
+    at = vantage or (question.slo.select["vantage"] if question.slo else ())
+    counted = count(reader, window, at, question.promises)
     sampled = counted.errors is not None
     of_slo = TRUE if question.slo is None else selects(question.slo, "chosen")
     population = replace(counted.window, filter=all_of(counted.window.filter, of_slo))

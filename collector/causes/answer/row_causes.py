@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+from collector.ask.template import part
 from collector.ask.window import Window
 from collector.base.answer import Answer
 from collector.causes.answer.answer import Level
@@ -39,11 +40,8 @@ def causes_of_rows(reader: Reader, rows: Sequence[Mapping[str, Any]]) -> list[Ro
     if not rows:
         return []
     ends = [int(row["ended_ns"]) for row in rows]
-    theirs = Fragment(
-        "end IN (SELECT fromUnixTimestamp64Nano(arrayJoin({row_ends:Array(Int64)})))"
-        " AND request_key IN {row_keys:Array(UInt32)}",
-        {"row_ends": sorted({*ends}), "row_keys": sorted({row["key"] for row in rows})},
-    )
+    keys_of_rows = {"row_ends": sorted({*ends}), "row_keys": sorted({row["key"] for row in rows})}
+    theirs = Fragment(part("given_rows", {}).sql, keys_of_rows)
     window = Window(0, max(ends) + 1, theirs)
     known = read_explained(reader, window, window, Cells([]), 1, 1)
     keys = zip(known.rows["end_ns"].tolist(), known.rows["key"].tolist(), strict=True)
@@ -57,8 +55,8 @@ def _of(known: Explained, place: int) -> RowCauses:
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     colours = {named[name].group: named[name].colour for name in reversed(PARTS)}
     for i, name in enumerate(PARTS):
-        for part, times in enumerate((known.times.ttft, known.times.rest)):
-            sums[named[name].group][part] += float(times[i, place]) / 1e6
+        for of, times in enumerate((known.times.ttft, known.times.rest)):
+            sums[named[name].group][of] += float(times[i, place]) / 1e6
     causes = [
         RowCause(group=group, colour=colours[group], ttft_s=ttft_s, rest_s=rest_s)
         for group, (ttft_s, rest_s) in sums.items()

@@ -72,13 +72,11 @@ ANSWERED = {
 }
 """Queries of a route that a tenant's key is answered. Filters reach the longest of them as they reach the others."""
 REFUSED = {
-    "/api/v1/kv": ASKED,
     "/api/v1/cold_starts": ASKED,
     "/api/v1/engines": ASKED,
     "/api/v1/processes": ASKED,
     "/api/v1/processes/timeline": ["service=globex-service&instance=globex-instance"],
     "/api/v1/samples": ASKED,
-    "/api/v1/samples/latencies": ASKED,
     "/api/v1/timeseries": [f"metric={metric}" for metric in PROCESS_METRICS],
     "/api/v1/storage": ("",),
     "/api/v1/collector": ("",),

@@ -2,7 +2,9 @@
 
 import pytest
 
-from collector.incidents.wrong import NEVER_AT_CLIENTS, NO_TYPICAL, NOT_YET, Wrong
+from collector.causes.answer.answer import LevelOut
+from collector.incidents.incident import TopCause
+from collector.incidents.wrong import NEVER_AT_CLIENTS, NO_TYPICAL, NOT_YET, Wrong, unexplained
 from tests.collector.rows import NOW, SECOND
 
 MS = 10**6
@@ -10,6 +12,8 @@ GOOD = {"slo_class": "chat", "ttft_ns": 100 * MS, "tpot_ns": 20.0 * MS, "e2e": 2
 LATE = GOOD | {"tpot_ns": 112.0 * MS}
 UNTOLD = "Their cause is never known: this source tells neither phases nor steps."
 ALL_SLOW = "All missed TPOT: 112 ms at the median, 100 ms promised."
+MOSTLY_UNEXPLAINED = "99.99 % of what they took beyond good requests is unexplained."
+CAUSE_UNKNOWN = "Their cause is not known:"
 ERROR = GOOD | {"status": "error", "error_type": "500"}
 
 
@@ -67,3 +71,16 @@ def test_why_no_cause_is_known(failed, is_client, is_told, is_any, text):
     wrong = Wrong("It was so.", failed, ["unknown"], is_client)
     assert wrong.with_cause(None, is_told=is_told, is_any=is_any) == f"It was so. {text}".rstrip()
     assert wrong.with_cause("Cause: x.", is_told=is_told, is_any=is_any) == "It was so. Cause: x."
+
+
+def test_what_is_unexplained_is_no_cause():
+    def top(cause):
+        return TopCause(cause=cause, group=cause, share=0.9999, sentence="")
+
+    more = unexplained(top("unexplained"))
+    assert (more, unexplained(top("stall")), unexplained(None)) == (MOSTLY_UNEXPLAINED, None, None)
+    wrong = Wrong("It was so.", 0.0, ["unknown"], is_client=False)
+    assert wrong.with_cause(None, is_told=True, is_any=True, more=more) == f"It was so. {CAUSE_UNKNOWN} {more}"
+    (phases,) = [LevelOut(level="phases", requests=2, engines=[], reasons=[], more="Record steps.")]
+    assert wrong.with_levels(None, [phases], more) == f"It was so. {CAUSE_UNKNOWN} Record steps."
+    assert wrong.with_levels(None, [phases.model_copy(update={"more": ""})], more).endswith(more)

@@ -1,5 +1,7 @@
 """`/changes`: what a service has for the first time."""
 
+from urllib.parse import parse_qsl
+
 import pytest
 
 from tests.collector.rows import NOW, SECOND
@@ -32,7 +34,8 @@ def test_new_models_variants_and_processes_are_changes_and_old_ones_are_not(api,
     assert changes() == [("variant", "v2", ["v1"]), ("process", "b", []), ("model", "qwen", ["llama"])]
     (variant, *_) = api("changes")["changes"]
     assert variant["at"] == "2026-11-21T09:51:39Z"
-    assert variant["compare"] == "at=2026-11-21T09:51:39Z&span=1h"
+    assert dict(parse_qsl(variant["compare"])) == {"at": variant["at"], "span": "1h", "service": "engine"}
+    assert api("compare", **dict(parse_qsl(variant["compare"])))["b"]["requests"]["total"] == 3
     assert variant["requests"] == 2
     assert variant["service"] == "engine"
     assert changes(end="-450s") == [("variant", "v2", ["v1"]), ("process", "b", [])]
@@ -80,6 +83,23 @@ def test_a_rollback_and_a_promotion_are_told(api, rows):
     assert _kinds(api, start="-2d") == told
     assert _kinds(api, start="-21h") == told[2:], "what is told does not depend on the window"
     assert _kinds(api, start="-9h") == told[5:]
+
+
+def test_what_has_most_by_chance_or_for_some_minutes_is_no_change(api, rows):
+    """Two variants with half of the traffic each, of which one has a little more for half an hour, and a batch."""
+    halves = [
+        _request(8 * 3600 - i * 20, variant="ab"[(i % 30 < 17) ^ (i // 90 % 2)], instance="a") for i in range(8 * 180)
+    ]
+    nightly = [
+        _request(hours * 3600 - 450 + i, variant="v2", instance="n", service="batch")
+        for hours in (6, 4)
+        for i in range(300)
+    ]
+    steady = [_request(20 * 3600 - i * 60, variant="v1", instance="n", service="batch") for i in range(20 * 60)]
+    rows.requests([*halves, *nightly, *steady])
+    assert _kinds(api, start="-7h") == [("first seen", "v2"), ("gone", "v2"), ("back", "v2"), ("gone", "v2")]
+    rows.requests([_request(3600 - i * 8, variant="a", instance="a") for i in range(400)])
+    assert _kinds(api, start="-2h") == [("most", "a")]
 
 
 def test_what_comes_by_times_is_back_in_each_window(api, rows):

@@ -233,7 +233,10 @@ def test_changes_and_the_verdict_tell_it_and_a_refusal_stands_beside_the_slos(ap
     assert box["title"] == f'SLO "chat" is now {change["value"]}'
     assert (box["slo"], box["firing"], box["inside"], box["service"]) == ("chat", False, [], None)
     write("slos: [")
-    assert "is not YAML" in api("slos")["file_problem"]
+    problem = api("slos")["file_problem"]
+    assert "is not YAML" in problem
+    assert "\n" not in problem
+    assert not problem.endswith("^")
     assert api("slos")["slos"][0]["objective"] == 0.9
     page = api.client.get("/metrics").text
     assert "\ntokentrail_collector_slo_file_refused_total 1.0\n" in page

@@ -32,6 +32,7 @@ from tokentrail.cli.app import app as command_line
 from tokentrail.mcp.arguments import calls
 from tokentrail.mcp.bounds import LONGEST_TEXT, MOST_CHARACTERS, bounded
 from tokentrail.mcp.server import DATA, make
+from tokentrail.shared.parameters import FILTERS
 from tokentrail.testing import ManualClock
 
 MS = 1_000_000
@@ -165,7 +166,7 @@ def test_nine_tools_that_only_read_say_that_names_are_data(served):
     assert size < 11_200, "some 2,500 tokens, which stand in every question of an agent"
     filters = {tool.name: tool.input_schema["properties"]["filters"] for tool in listed if tool.name != "request"}
     (told,) = {one["description"] for one in filters.values()}
-    assert told == "model, tenant, variant, engine, slo_class, vantage, label.NAME; not.model: others"
+    assert told == f"{', '.join(FILTERS)}, label.NAME; not.model: others"
 
 
 SEEN = {
@@ -228,7 +229,7 @@ def test_an_answer_leads_on_with_calls_that_are_answered(answer, tool, to):
     for call in leads(found):
         told = answer(call["tool"], call["arguments"])
         assert not told.is_error, (call, text(told))
-        assert call["arguments"].get("filters", filters) == filters, "those of the question"
+        assert {**call["arguments"].get("filters", {}), **filters} == call["arguments"].get("filters", filters)
     if tool == "explain":
         (listed,) = [call["arguments"] for call in leads(found) if call["tool"] == "requests"]
         assert json.loads(text(answer("requests", listed)))["total"] == found["selected"]["requests"] > 0
@@ -347,6 +348,10 @@ def test_sums_are_of_the_tenant_alone(answer):
         ("request", {"trace_id": "nobody\x1b[2J"}, r"has the id nobody\x1b[2J, and no trace id begins with it"),
         ("requests", {"verdict": "poor"}, "verdict: input should be 'good', 'bad', "),
         ("status", {"since": "-1h"}, "status takes no since, but start, end, filters"),
+        ("status", {"tenant": "acme"}, "start, end, filters; write filters.tenant"),
+        ("status", {"end": []}, "end: write a text"),
+        ("status", {"filters": {"label": {"region": "eu"}}}, "there is no label; there are model, "),
+        ("status", {"filters": "acme"}, "filters: write an object"),
         ("check", {}, "slo is missing"),
     ],
 )
@@ -355,6 +360,39 @@ def test_what_is_wrong_is_told_in_the_collectors_words(answer, tool, arguments, 
     assert refused.is_error
     assert told in text(refused)
     assert "same version" not in text(refused)
+    assert "Error executing" not in text(refused)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("status", {"start": None, "end": None, "filters": None}),
+        ("requests", {"end": 1_764_370_000, "slo": None, "filters": {"tenant": None, "label.stream": True}}),
+        ("compare", {"a": {"variant": 1, "start": None}, "b": {"variant": [2]}, "at": None}),
+    ],
+)
+def test_null_is_not_given_and_a_number_or_a_truth_value_is_a_text(answer, tool, arguments):
+    found = answer(tool, arguments)
+    assert not found.is_error, text(found)
+
+
+@pytest.mark.parametrize(
+    ("zone", "asked", "end"),
+    [
+        ("Europe/Berlin", "2026-11-21 14:00", "2026-11-21T13:00:00Z"),
+        ("Europe/Berlin", "2026-11-21T14:10:00Z", "2026-11-21T14:10:00Z"),
+        ("", "2026-11-21 14:20", "2026-11-21T14:20:00Z"),
+    ],
+)
+def test_a_time_without_a_zone_is_read_in_that_of_tz(answer, monkeypatch, zone, asked, end):
+    monkeypatch.setenv("TOKENTRAIL_TZ", zone)
+    assert json.loads(text(answer("status", {"end": asked})))["window"]["end"] == end
+
+
+def test_an_address_that_is_taken_is_told():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused = CliRunner().invoke(command_line, ["mcp", "--http", f"127.0.0.1:{taken.getsockname()[1]}"])
+    assert (refused.exit_code, "name another address with --http" in refused.output) == (1, True)
 
 
 def test_a_wrong_key_and_a_collector_that_is_away_are_told(answer, monkeypatch):
