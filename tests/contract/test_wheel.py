@@ -8,6 +8,7 @@ import venv
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -126,7 +127,7 @@ PERMISSIVE = re.compile(
 
 def test_what_it_brings_has_licences_that_companies_take():
     for name in needed(["tokentrail[cli,collector,dashboard,grpc,mcp,proxy]"]):
-        told = distribution(name).metadata
+        told: Any = distribution(name).metadata
         classified = [one for one in told.get_all("Classifier") or [] if one.startswith("License ::")]
         licence = " ".join([told.get("License-Expression") or "", *classified, (told.get("License") or "")[:100]])
         assert PERMISSIVE.search(licence), f"{name}: {licence}"

@@ -1,4 +1,4 @@
-"""What an engine's image lacks, from a folder `_beside` in this package. Only the Dockerfile's target `sdk` makes it."""
+"""What an engine's image lacks, from the folder `_beside` of this package; the Dockerfile's target `sdk` makes it."""
 
 from __future__ import annotations
 
