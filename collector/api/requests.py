@@ -224,11 +224,11 @@ def _announced(reader: Reader, in_flight: InFlight, places: list[int], status: s
     announced = reader.queries.rows(
         "announcements", first_ns=min(began), last_ns=max(began), trace_ids=sorted({key[:32] for key in keys})
     )
-    known = {row["trace_id_hex"] + row["span_id_hex"]: row for row in announced}
+    known = {row["key"]: row for row in announced}
     return [
         {name: values[i] for name, values in in_flight.columns.items()}
         | UNKNOWN_IN_FLIGHT
-        | {"status": status, "trace_id_hex": key[:32], "span_id_hex": key[32:], "began_ns": began_ns}
+        | {"status": status, "trace_id_hex": key[:32], "span_id_hex": key[32:48], "began_ns": began_ns}
         | {"gap_ns": known_ns(in_flight.gap_ns[i])}
         | {name: known[key][name] if key in known else other for name, other in _ONLY_ANNOUNCED.items()}
         for i, key, began_ns in zip(places, keys, began, strict=True)

@@ -134,8 +134,9 @@ class InFlight:
         return InFlight(columns=columns, **arrays)
 
     def key(self, i: int) -> str:
-        """Trace id and span id of a request, as 48 hex digits."""
-        return bytes(self.columns["trace_id"][i] + self.columns["span_id"][i]).hex()
+        """Trace id and span id of a request, as 48 hex digits, and the tenant of its process."""
+        ids = bytes(self.columns["trace_id"][i] + self.columns["span_id"][i]).hex()
+        return f"{ids}{self.columns['process_tenant'][i]}"
 
     @cached_property
     def processes(self) -> list[Process]:

@@ -89,12 +89,12 @@ def counts(reader: Reader, signs: Sequence[Mapping[str, Any]]) -> list[dict[str,
         trace_ids=sorted({trace_id for trace_id, *_ in every}),
         minutes=sorted({60 * minute for *_, start, end in every for minute in _minutes(start, end)}),
     )
-    with_tokens = {(row["trace_id_hex"], row["span_id_hex"]) for row in rows}
+    with_tokens = {(row["trace_id_hex"], row["span_id_hex"], row["tenant_hash"]) for row in rows}
     return [
         {name: sum(sign.get(name, 0) for sign in found) for name in _COUNTED}
         | process._asdict()
         | {"examples": len(some[process])}
-        | {"itl": sum(tuple(one[:2]) in with_tokens for one in some[process])}
+        | {"itl": sum(tuple(one[:3]) in with_tokens for one in some[process])}
         for process, found in by_process.items()
     ]
 

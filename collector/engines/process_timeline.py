@@ -75,7 +75,8 @@ def process_timeline(reader: Reader, window: Window, process: Process) -> Proces
     ended = reader.queries.rows("process_timeline_requests", {}, **asked, limit=MOST_REQUESTS)
     phases = defaultdict(list)
     ids = [row["trace_id"] + row["span_id"] for row in ended]
-    for row in reader.queries.rows("process_timeline_phases", {}, **window.bounds, ids=ids) if ids else ():
+    asked_phases = {**window.bounds, "ids": ids, "process_tenant": process.process_tenant}
+    for row in reader.queries.rows("process_timeline_phases", {}, **asked_phases) if ids else ():
         phases[row["key"]].append(row)
     lanes = [_lane(row, phases[row["trace_id"] + row["span_id"]], window.start_ns) for row in ended]
     known = {(lane.trace_id, lane.span_id) for lane in lanes}

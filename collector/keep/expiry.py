@@ -11,6 +11,7 @@ from typing import Any, Final
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.ask.queries import Queries
+from collector.ask.template import part
 from collector.base.stage import ThreadStage
 from collector.base.status import IngestStatus
 from collector.base.store_errors import StoreError
@@ -32,6 +33,8 @@ _DROP: Final = {"max_partition_size_to_drop": 0}
 _DELETE: Final = {"lightweight_deletes_sync": 2}
 """All replicas have deleted a request's tokens before the request, by which they are found, is deleted."""
 _OF_TENANT: Final = "tenant = {tenant:String}"
+_TENANT_OF: Final = {"tokens": ("tenant_hash", part("tenant_hash", {}).sql), "phases": ("process_tenant",) * 2}
+"""What a table says about the tenant of a request's process, and the same of a request."""
 
 
 class Expiry(ThreadStage):
@@ -160,8 +163,9 @@ class _Round:
         return self._queries.rows("tenant_days", tenant=tenant, before_s=before_s)
 
     def _delete_children(self, table: str, tenant: str, day: dict[str, Any]) -> None:
+        of, of_request = _TENANT_OF[table]
         where, where_stored = (
-            f"(trace_id, request_span_id) IN (SELECT trace_id, span_id FROM {requests}"
+            f"(trace_id, request_span_id, {of}) IN (SELECT trace_id, span_id, {of_request} FROM {requests}"
             " WHERE tenant = {tenant:String} AND toYYYYMMDD(end) = {day:UInt32})"
             for requests in ("requests", self._layout.stored("requests"))
         )

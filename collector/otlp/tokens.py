@@ -20,10 +20,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import md5
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from collector.otlp.runs import I32, I64, LEN, U64, VARINT, Body, NotUniformError, Run, Shape, fields, runs
 from tokentrail import semconv
@@ -35,6 +38,7 @@ TYPES: Final = {
     "minute": "DateTime('UTC')",
     "trace_id": "FixedString(16)",
     "request_span_id": "FixedString(8)",
+    "tenant_hash": "UInt64",
     "choice": "UInt16",
     "token_index": "UInt32",
     "duration_us": "UInt64",
@@ -73,7 +77,11 @@ class _Varint:
 def token_columns(payload: Body) -> Columns | None:
     """Return the columns of a request's tokens by name; None unless it has plain token spans and nothing else."""
     try:
-        parts = [_columns(run) for run in runs(payload)]
+        parts = [
+            _columns(run, tenant_hash(_tenant(payload, value, end)))
+            for _, _, begin, value, end in fields(payload, 0, len(payload))
+            for run in runs(payload[begin:end])
+        ]
     except NotUniformError:
         return None
     return joined(parts) if parts else None
@@ -106,7 +114,28 @@ def joined(parts: Sequence[Columns]) -> Columns:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if len(parts) > 1 else parts[0]
 
 
-def _columns(run: Run) -> Columns:
+@lru_cache(maxsize=256)
+def tenant_hash(tenant: str) -> int:
+    """A number for the tenant of a process, as the views make it (collector/sql/schema/parts/tenant_hash.sql)."""
+    return int.from_bytes(md5(tenant.encode(), usedforsecurity=False).digest()[:8], "little") if tenant else 0
+
+
+def _tenant(payload: Body, begin: int, end: int) -> str:
+    """The tenant in the resource of the `ResourceSpans` that lies there; "" without one."""
+    found = (bytes(payload[at:until]) for number, _, _, at, until in fields(payload, begin, end) if number == 1)
+    return _tenant_of(next(found, b""))
+
+
+@lru_cache(maxsize=256)
+def _tenant_of(resource: bytes) -> str:
+    try:
+        attributes = Resource.FromString(resource).attributes
+    except DecodeError as error:
+        raise NotUniformError from error
+    return next((one.value.string_value for one in attributes if one.key == semconv.TENANT), "")
+
+
+def _columns(run: Run, of_tenant: int) -> Columns:
     attributes = _attributes(run.shape)
     start, end = run.words(7), run.words(8)
     choice = _numbers(run, attributes.get(_CHOICE))
@@ -114,6 +143,7 @@ def _columns(run: Run) -> Columns:
         "minute": (end // _MINUTE_NS * 60).astype("<u4"),
         "trace_id": np.stack([run.words(1), run.words(1, skip=8)], axis=1),
         "request_span_id": run.words(4),
+        "tenant_hash": np.full(len(run.rows), of_tenant, np.uint64),
         "choice": choice.astype("<u2"),
         "token_index": _indices(run, attributes, choice).astype("<u4"),
         "duration_us": (end - start) // 1000,

@@ -19,12 +19,12 @@ _RETENTION_S: Final = 2 * 86400
 """Counters forget a request a day after they heard of it last."""
 
 _ENDS: Final = """
-    SELECT lower(hex(concat(trace_id, span_id))) AS key, segment
+    SELECT concat(lower(hex(trace_id)), lower(hex(span_id)), process_tenant) AS key, segment
     FROM requests
     WHERE ingested_at >= least(fromUnixTimestamp64Nano({since_ns:Int64}), now64(9) - INTERVAL 1 DAY)
-        AND (trace_id, span_id) IN
+        AND (trace_id, span_id, process_tenant) IN
     (
-        SELECT (toFixedString(unhex(substring(k, 1, 32)), 16), toFixedString(unhex(substring(k, 33)), 8))
+        SELECT (toFixedString(unhex(substring(k, 1, 32)), 16), toFixedString(unhex(substring(k, 33, 16)), 8), substring(k, 49))
         FROM (SELECT arrayJoin({keys:Array(String)}) AS k)
     )
 """
@@ -44,7 +44,7 @@ class EarlyCount:
     """A request in flight that is to be counted as bad for one SLO; without an SLO, as lost."""
 
     key: str
-    """Trace id and span id, as 48 hex digits."""
+    """Trace id and span id, as 48 hex digits, and the tenant of its process."""
     slo: str
     tenant: str
     """'' unless the SLO is a promise to each tenant."""

@@ -22,7 +22,7 @@ _LARGEST: Final = 2**_INDEX_BITS - 1
 _MIXERS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 """Odd numbers without a pattern: they mix ids that are counted up."""
 _NAME: Final = semconv.TOKEN_SPAN.encode()
-_REQUEST: Final = [("trace_id", "<u8", 2), ("request_span_id", "<u8")]
+_REQUEST: Final = [("trace_id", "<u8", 2), ("request_span_id", "<u8"), ("tenant_hash", "<u8")]
 _RANGE: Final = np.dtype([*_REQUEST, ("choice", "<u2"), ("first", "<u4"), ("last", "<u4")])
 _TOKEN: Final = np.dtype([("minute", "<u4"), *_REQUEST, ("choice", "<u2"), ("token_index", "<u4")])
 """A row of each query in ClickHouse's RowBinary format."""
@@ -30,17 +30,19 @@ _BESIDE_INSERTS: Final = {"priority": 1}
 
 _OF_REQUESTS: Final = """
     FROM tokens
-    WHERE minute IN (SELECT toDateTime(arrayJoin({minutes:Array(UInt32)}), 'UTC')) AND (trace_id, request_span_id) IN
+    WHERE minute IN (SELECT toDateTime(arrayJoin({minutes:Array(UInt32)}), 'UTC')) AND (trace_id, request_span_id, tenant_hash) IN
     (
-        SELECT toFixedString(unhex(substring(k, 1, 32)), 16), toFixedString(unhex(substring(k, 33)), 8)
+        SELECT
+            toFixedString(unhex(substring(k, 1, 32)), 16), toFixedString(unhex(substring(k, 33, 16)), 8),
+            reinterpretAsUInt64(unhex(substring(k, 49)))
         FROM (SELECT arrayJoin({requests:Array(String)}) AS k)
     )
 """
 _STORED_RANGES: Final = f"""
-    SELECT trace_id, request_span_id, choice, min(token_index), max(token_index) {_OF_REQUESTS}
-    GROUP BY trace_id, request_span_id, choice
+    SELECT trace_id, request_span_id, tenant_hash, choice, min(token_index), max(token_index) {_OF_REQUESTS}
+    GROUP BY trace_id, request_span_id, tenant_hash, choice
 """
-_STORED: Final = f"SELECT minute, trace_id, request_span_id, choice, token_index {_OF_REQUESTS}"
+_STORED: Final = f"SELECT minute, trace_id, request_span_id, tenant_hash, choice, token_index {_OF_REQUESTS}"
 _NEWEST_MINUTE: Final = "SELECT toUnixTimestamp(max(minute)) FROM tokens"
 
 
@@ -119,9 +121,9 @@ class NewTokens:
 
 
 def _mixed(rows: Mapping[str, npt.NDArray[Any]] | npt.NDArray[Any]) -> Numbers:
-    """A number for the request and choice of each row."""
+    """A number for the request and choice of each row. Processes of two tenants may tell the same ids."""
     trace, span, choice = (np.uint64(mixer) for mixer in _MIXERS)
-    mixed: Numbers = (rows["trace_id"][:, 0] ^ rows["trace_id"][:, 1] * trace ^ rows["request_span_id"]) * span
+    mixed: Numbers = (rows["trace_id"][:, 0] ^ rows["trace_id"][:, 1] * trace ^ rows["request_span_id"] ^ rows["tenant_hash"]) * span
     return mixed ^ rows["choice"] * choice
 
 

@@ -6,6 +6,8 @@ from itertools import count
 
 from clickhouse_connect.driver import options
 
+from collector.otlp.tokens import tenant_hash
+
 SECOND = 1_000_000_000
 NOW = 1_795_255_200 * SECOND
 """2026-11-21T10:00:00Z"""
@@ -92,7 +94,10 @@ class Rows:
 
     def keys(self, requests):
         """The `request_key` of these requests, computed here: to ask for it would insert what waits."""
-        return [_key(_id(request["trace_id"]), _id(request["span_id"])) for request in requests]
+        return [
+            (_key(_id(request["trace_id"]), _id(request["span_id"])) + tenant_hash(request["process_tenant"])) % 2**32
+            for request in requests
+        ]
 
     def _insert_each(self, table, rows):
         """Insert rows that do not all have the same columns."""

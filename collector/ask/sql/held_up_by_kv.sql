@@ -1,5 +1,5 @@
 -- A request that waited for KV blocks for half of the time until its first token, or longer, and that ended between the two moments.
-(end, $parts.cause_key) IN
+(end, toUInt32($parts.request_key)) IN
 (
     SELECT causes.end, request_key
     FROM causes FINAL

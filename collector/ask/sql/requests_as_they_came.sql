@@ -8,7 +8,7 @@ SELECT
     if(before_start = 0 OR before_weight != 1, NULL, greatest(toUnixTimestamp64Nano(start) - before_end, 0) / 1e9) AS idle_time
 FROM
 (
-    SELECT *, $parts.cause_key AS key, toUnixTimestamp64Nano(start) AS start_ns
+    SELECT *, toUInt32($parts.request_key) AS key, toUnixTimestamp64Nano(start) AS start_ns
     FROM ($parts.rows_of_requests)
     WHERE $parts.ended_in_window AND $filter
 ) AS came

@@ -197,7 +197,7 @@ def of_victim(reader: Reader, row: Mapping[str, Any]) -> dict[tuple[str, str], l
         reference=judges.laws.own,
         sister=judges.laws.sister,
     )
-    ids = [*zip(ends, np.asarray(there.requests["cause_key"]).tolist(), strict=True)]
+    ids = [(end_ns, key & 0xFFFFFFFF) for end_ns, key in zip(ends, keys, strict=True)]
     worst = {delay: culprits[:_MOST] for delay, culprits in by_delay.items()}
     named = find_named(reader, (ids[one.row] for culprits in worst.values() for one in culprits))
     return {

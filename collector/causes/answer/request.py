@@ -154,11 +154,12 @@ def of_span(reader: Reader, rows: Sequence[Mapping[str, Any]], span_id: str | No
 def _detail(reader: Reader, row: Mapping[str, Any], request: RequestRow, span_ids: list[str]) -> RequestDetail:
     until = row["ended_ns"] if "ended_ns" in row else max(reader.now_ns, row["seen_ns"])
     ids = {"trace_id": row["trace_id_hex"], "span_id": row["span_id_hex"]}
+    tenant = row["process_tenant"]
     process = Process.of(row)._asdict() | {"limit": MOST_EVENTS}
     span = {"began_ns": row["began_ns"], "ended_ns": until}
     is_for_all = not reader.tenant
-    phases = reader.queries.rows("request_phases", **ids, **span)
-    tokens = reader.queries.rows("request_tokens", **ids, **span)
+    phases = reader.queries.rows("request_phases", **ids, **span, process_tenant=tenant)
+    tokens = reader.queries.rows("request_tokens", **ids, **span, process_tenant=tenant)
     events = reader.queries.rows("request_events", **ids, **span, **process)
     steps = reader.queries.rows("request_steps", **span, **process) if is_for_all else []
     waited_in, others = waiting_phases(tokens, phases), interfering(steps, tokens, phases)

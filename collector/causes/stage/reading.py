@@ -33,7 +33,7 @@ _NUMBER: Final = "<f8"
 _COPIES: Final = np.dtype([("process", "<u8"), ("start", "<i8"), ("duration_ns", "<i8")])
 _REQUESTS: Final = np.dtype(
     [
-        ("process", "<u8"), ("key", "<u8"), ("cause_key", "<u4"), ("start", "<i8"), ("end", "<i8"),
+        ("process", "<u8"), ("key", "<u8"), ("start", "<i8"), ("end", "<i8"),
         *((name, _NUMBER) for name in (
             "ttft_ns", "input_tokens", "output_tokens", "cached_tokens",
             "wait_batch_ns", "wait_kv_ns", "wait_tokens_ns", "wait_priority_ns",

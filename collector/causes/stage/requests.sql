@@ -1,6 +1,6 @@
 -- The requests of processes in their windows, as an array of numbers.
 SELECT
-    $parts.process_key AS process, $parts.request_key AS key, $parts.cause_key AS cause_key,
+    $parts.process_key AS process, $parts.request_key AS key,
     toUnixTimestamp64Nano(requests.start) AS start_ns, toUnixTimestamp64Nano(requests.end) AS end_ns,
     ifNull(toFloat64(ttft_ns), nan),
     ifNull(toFloat64(input_tokens), nan), ifNull(toFloat64(output_tokens), nan), ifNull(toFloat64(cached_tokens), nan),

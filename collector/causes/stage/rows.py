@@ -85,7 +85,7 @@ class Parts:
         client &= np.isin(self._reason, [REASONS.index(name) for name in ("failed", "no_phases")])
         permille = np.minimum(np.rint(1000 * self._error / np.maximum(whole, 1)), _MOST_PERMILLE)
         known = {
-            "request_key": np.array(requests["cause_key"], np.uint64),
+            "request_key": np.array(requests["key"], np.uint64) & np.uint64(0xFFFFFFFF),
             "first_token": np.select([self._is_none, self._is_unknown], [0, 2], 1),
             "tpot_more_us": self._tpot_more_us(rest.sum(1)),
             "inflicted_us": _or_none(_binary(self._inflicted), self._inflicted != UNKNOWN_US),

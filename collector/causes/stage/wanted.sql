@@ -1,6 +1,6 @@
 -- The requests of segments: what is copied from them, and what explains them.
 SELECT
-    segment, $parts.process_key AS process, $parts.request_key AS key, $parts.cause_key AS cause_key,
+    segment, $parts.process_key AS process, $parts.request_key AS key,
     toUnixTimestamp64Nano(requests.start) AS start, toUnixTimestamp64Nano(requests.end) AS end,
     toUnixTimestamp64Milli(requests.ingested_at) AS ingested_at,
     engine, service, instance, process_tenant, variant, vantage, operation, model, tenant, slo_class, labels, status, error_type,

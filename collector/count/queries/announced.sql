@@ -11,6 +11,6 @@ FROM
     FROM open_requests
     PREWHERE $parts.announced
     ORDER BY seen DESC
-    LIMIT 1 BY trace_id, span_id
+    LIMIT 1 BY trace_id, span_id, process_tenant
 )
 WHERE $filter

@@ -11,8 +11,8 @@ SELECT
     countIf(status = 'ok' AND queue_ns IS NOT NULL) AS queue,
     countIf(status = 'ok' AND preemptions IS NOT NULL) AS preemption,
     arrayMap(
-        one -> (lower(hex(one.1)), lower(hex(one.2)), toUnixTimestamp64Nano(one.3), toUnixTimestamp64Nano(one.4)),
-        groupArrayLastIf(20)((trace_id, span_id, start, end), status = 'ok' AND ifNull(output_tokens > 1, true))) AS examples
+        one -> (lower(hex(one.1)), lower(hex(one.2)), one.3, toUnixTimestamp64Nano(one.4), toUnixTimestamp64Nano(one.5)),
+        groupArrayLastIf(20)((trace_id, span_id, $parts.tenant_hash, start, end), status = 'ok' AND ifNull(output_tokens > 1, true))) AS examples
 FROM requests
 WHERE $ended AND $filter
 GROUP BY $parts.process, engine, vantage

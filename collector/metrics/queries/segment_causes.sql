@@ -4,5 +4,5 @@ SELECT
     model, service, process_tenant, vantage = 'server' AS is_server, $cell AS cell,
     $before AS before, $after AS after, $held AS held
 FROM causes FINAL
-WHERE (end, request_key) IN (SELECT end, $parts.cause_key FROM requests WHERE $parts.in_segments)
+WHERE (end, request_key) IN (SELECT end, toUInt32($parts.request_key) FROM requests WHERE $parts.in_segments)
 GROUP BY model, service, process_tenant, is_server, cell

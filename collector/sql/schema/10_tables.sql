@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS tokens
 (
     $token_columns,
     -- By which ITL looks a token's request up: one number in place of two ids. 0: a first token, which has no ITL.
-    request_key       UInt64 MATERIALIZED if(token_index = 0, 0, cityHash64(trace_id, request_span_id)) CODEC(ZSTD)
+    request_key       UInt64 MATERIALIZED if(token_index = 0, 0, cityHash64(trace_id, request_span_id) + tenant_hash) CODEC(ZSTD)
 )
 ENGINE = MergeTree
 PARTITION BY toDate(minute)
@@ -58,6 +58,7 @@ CREATE TABLE IF NOT EXISTS phases
     minute            DateTime('UTC')         CODEC(Delta, ZSTD),   -- of its end
     trace_id          FixedString(16)         CODEC(ZSTD),
     request_span_id   FixedString(8)          CODEC(ZSTD),
+    process_tenant    LowCardinality(String)  CODEC(ZSTD),
     start             DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
     name              LowCardinality(String),
     duration_ns       UInt64                  CODEC(T64, ZSTD),
@@ -191,7 +192,7 @@ CREATE TABLE IF NOT EXISTS open_requests
 )
 ENGINE = ReplacingMergeTree(seen, ended)
 PARTITION BY toDate(start)
-ORDER BY (start, trace_id, span_id)
+ORDER BY (start, trace_id, span_id, process_tenant)
 SETTINGS $durable,
          min_age_to_force_merge_seconds = 3600, min_age_to_force_merge_on_partition_only = 1,
          allow_experimental_replacing_merge_with_cleanup = 1,

@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS early_claims
     claim       UInt64                        CODEC(Delta, ZSTD),
     collector   String                        CODEC(ZSTD),
     segment     String                        CODEC(ZSTD),          -- '' in the row of a request
-    key         String                        CODEC(ZSTD),          -- ids of trace and span in hex; '' in the row of a segment
+    key         String                        CODEC(ZSTD),          -- ids of trace and span in hex, and the tenant of its process; '' in the row of a segment
     slo         LowCardinality(String),                             -- '': the request is counted as lost
     tenant      LowCardinality(String),
     is_late     UInt8,                                              -- 1: past a threshold. 0: nothing is heard of it

@@ -5,7 +5,7 @@
 CREATE TABLE IF NOT EXISTS causes
 (
     end               DateTime64(9, 'UTC')    CODEC(Delta, ZSTD),
-    request_key       UInt32                  CODEC(NONE),          -- collector/ask/sql/cause_key.sql: of the request's two ids and the tenant of its process
+    request_key       UInt32                  CODEC(NONE),          -- toUInt32() of collector/ask/sql/request_key.sql: of the request's two ids and the tenant of its process
     ingested_at       DateTime64(3, 'UTC')    CODEC(Delta, ZSTD),
     engine            LowCardinality(String)  CODEC(ZSTD),
     service           LowCardinality(String)  CODEC(ZSTD),

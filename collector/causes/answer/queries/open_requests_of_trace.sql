@@ -10,7 +10,7 @@ FROM
     FROM open_requests
     WHERE trace_id = unhex({trace_id:String})
     ORDER BY ended DESC, seen DESC
-    LIMIT 1 BY span_id
+    LIMIT 1 BY span_id, process_tenant
 )
 WHERE NOT ended AND $begun
 ORDER BY start DESC

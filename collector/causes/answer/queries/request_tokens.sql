@@ -12,6 +12,7 @@ FROM
     SELECT DISTINCT choice, token_index, duration_us, step
     FROM tokens
     WHERE trace_id = unhex({trace_id:String}) AND request_span_id = unhex({span_id:String})
+      AND tenant_hash = (SELECT $parts.tenant_hash FROM (SELECT {process_tenant:String} AS process_tenant))
       AND minute >= toStartOfMinute(fromUnixTimestamp64Nano({began_ns:Int64}))
       AND minute <= toStartOfMinute(fromUnixTimestamp64Nano({ended_ns:Int64}))
 )

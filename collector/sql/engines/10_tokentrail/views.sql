@@ -13,6 +13,7 @@ SELECT
     toStartOfMinute(fromUnixTimestamp64Nano(span.end_time_unix_nano, 'UTC')) AS minute,
     span.trace_id AS trace_id,
     toFixedString(span.parent_span_id, 8) AS request_span_id,
+    tenant_hash,
     span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.choice.index')] AS choice,
     -- The SDK sends no index, since the span id tells it.
     multiIf(
@@ -23,7 +24,17 @@ SELECT
         0) AS token_index,
     intDiv(span.end_time_unix_nano - span.start_time_unix_nano, 1000) AS duration_us,
     if(sent_step.value = 'int_value' AND sent_step.int_value >= 0, toUInt64(sent_step.int_value), NULL) AS step
-FROM (SELECT arrayJoin(arrayJoin(arrayJoin(resource_spans).scope_spans).spans) AS span FROM otlp_traces)
+FROM
+(
+    SELECT $tenant_hash AS tenant_hash, arrayJoin(arrayJoin(scope_spans).spans) AS span
+    FROM
+    (
+        SELECT
+            of_resource.scope_spans AS scope_spans,
+            of_resource.resource.attributes.value.string_value[indexOf(of_resource.resource.attributes.key, 'tokentrail.tenant')] AS process_tenant
+        FROM (SELECT arrayJoin(resource_spans) AS of_resource FROM otlp_traces)
+    )
+)
 WHERE span.name = 'tokentrail.token';
 
 -- An insert without spans of tokentrail's does not reach the views below this table, so they are not analysed.
@@ -158,6 +169,7 @@ SELECT
     toStartOfMinute(end) AS minute,
     trace_id,
     toFixedString(parent_span_id, 8) AS request_span_id,
+    $process_tenant AS process_tenant,
     start,
     text['tokentrail.phase.name'] AS name,
     duration_ns,

@@ -57,6 +57,7 @@ SELECT
     toStartOfMinute(arrival + toIntervalNanosecond(phase.2 + phase.3)) AS minute,
     trace_id,
     span_id AS request_span_id,
+    process_tenant,
     arrival + toIntervalNanosecond(phase.2) AS start,
     phase.1 AS name,
     phase.3 AS duration_ns
@@ -67,7 +68,7 @@ FROM
         $reported AS reported,
         ifNull(nanoseconds(reported('gen_ai.latency.e2e'), $longest_e2e), duration_ns) AS e2e
     SELECT
-        trace_id, span_id,
+        trace_id, span_id, $process_tenant AS process_tenant,
         start AS arrival,
         nanoseconds(reported('gen_ai.latency.time_in_model_prefill'), e2e) AS known_prefill,
         nanoseconds(reported('gen_ai.latency.time_in_model_decode'), e2e) AS known_decode,

@@ -104,14 +104,15 @@ FROM sglang_requests_cut;
 
 CREATE OR REPLACE MATERIALIZED VIEW sglang_phases TO phases AS
 $phases_of_requests
-FROM (SELECT trace_id, span_id AS request_span_id, start AS request_start, arrayJoin(phases) AS phase FROM sglang_requests_cut);
+FROM (SELECT trace_id, span_id AS request_span_id, text, start AS request_start, arrayJoin(phases) AS phase FROM sglang_requests_cut);
 
 CREATE OR REPLACE MATERIALIZED VIEW sglang_tokens TO new_tokens AS
 SELECT
     toStartOfMinute(start + toIntervalNanosecond(ns)) AS minute,
     trace_id,
     span_id AS request_span_id,
+    $tenant_hash AS tenant_hash,
     number - 1 AS token_index,
     intDiv(ns, 1000) - intDiv(token_ns[number - 1], 1000) AS duration_us        -- element 0 of an array is 0
-FROM sglang_requests_cut
+FROM (SELECT start, trace_id, span_id, token_ns, text['process_tenant'] AS process_tenant FROM sglang_requests_cut)
 ARRAY JOIN token_ns AS ns, arrayEnumerate(token_ns) AS number;

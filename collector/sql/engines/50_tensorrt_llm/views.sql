@@ -100,4 +100,4 @@ FROM tensorrt_llm_requests_cut;
 
 CREATE OR REPLACE MATERIALIZED VIEW tensorrt_llm_phases TO phases AS
 $phases_of_requests
-FROM (SELECT trace_id, span_id AS request_span_id, start AS request_start, arrayJoin(phases) AS phase FROM tensorrt_llm_requests_cut);
+FROM (SELECT trace_id, span_id AS request_span_id, text, start AS request_start, arrayJoin(phases) AS phase FROM tensorrt_llm_requests_cut);

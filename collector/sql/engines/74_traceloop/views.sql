@@ -64,6 +64,7 @@ SELECT
     toStartOfMinute(start + toIntervalMicrosecond(at_us)) AS minute,
     trace_id,
     span_id AS request_span_id,
+    $tenant_hash AS tenant_hash,
     toUInt16(0) AS choice,
     toUInt32(place - 1) AS token_index,
     if(place = 1, at_us, at_us - chunk_us[place - 1]) AS duration_us,
@@ -71,7 +72,7 @@ SELECT
 FROM
 (
     WITH $reported AS reported, $counted AS counted, $told_output AS n
-    SELECT start, trace_id, span_id, $chunk_us AS chunk_us, ifNull(n, length(chunk_us)) AS known
+    SELECT start, trace_id, span_id, $process_tenant AS process_tenant, $chunk_us AS chunk_us, ifNull(n, length(chunk_us)) AS known
     FROM traceloop_spans
     WHERE length(chunk_us) IN (known, known + 1)
 )

@@ -2,12 +2,12 @@
 
 import pytest
 
-from collector.ask.template import PARTS
+from collector.ask.template import part
 from tests.collector.store.writing.written import MANY
 from tests.support.otlp import MS, T0, Request
 from tokentrail import semconv
 
-CAUSE_KEY = (PARTS / "cause_key.sql").read_text()
+REQUEST_KEY = part("request_key", {}).sql
 CHAT = {semconv.OPERATION_NAME: "chat", semconv.REQUEST_MODEL: "m"}
 
 
@@ -130,16 +130,33 @@ def test_a_request_that_ends_at_another_time_is_another(s):
     assert stored(s, "requests", "e2e_ns") == [MS, MS + 1, MS + 2]
 
 
-def test_the_same_ids_of_processes_of_other_tenants_are_others(s):
-    """A tenant that knows the ids of another one's request keeps nothing of it out of the store."""
-    of = {
-        tenant: chats(1, request=Request(scope="a client", **{semconv.TENANT: tenant}))
-        for tenant in ("", "acme", "bolt")
-    }
-    write(s, [of["acme"]], [of["bolt"], of[""], of["acme"]], [of["bolt"], of[""]])
+def of_tenant(tenant, indices=()):
+    """A body with a request and its tokens, the same but for the tenant of the key with which it was sent."""
+    resource = {semconv.TENANT: tenant} if tenant else {}
+    return tokens(indices, request=chats(1, request=Request(scope="a client", **resource)))
+
+
+@pytest.mark.parametrize("first", ["", "acme", "bolt"])
+def test_no_tenant_keeps_a_request_of_another_one_out(s, first):
+    """It knows the ids of the request, and sends the same body first. A resend of either is stored once."""
+    tenants = sorted(["", "acme", "bolt"], key=lambda tenant: tenant != first)
+    bodies = [of_tenant(tenant, ALL[:5]) for tenant in tenants]
+    write(s, bodies[:1], bodies, bodies[1:], bodies[::-1])
     assert stored(s, "requests", "process_tenant") == ["", "acme", "bolt"]
-    keys = s.store.query(f"SELECT {CAUSE_KEY} FROM requests").result_rows
-    assert len({*keys}) == 3
+    assert stored(s) == sorted(ALL[:5] * 3)
+    keys = set(stored(s, "requests", REQUEST_KEY))
+    assert len(keys) == 3
+    assert keys == {key for key in stored(s, "tokens", "request_key") if key}, "ITL finds the tokens of each by it"
+
+
+@pytest.mark.parametrize("again", AT_ONCE)
+@pytest.mark.parametrize("apart", [True, False])
+def test_tokens_of_another_tenant_are_others(s, again, apart):
+    """Many tokens, which come as columns."""
+    own = lambda indices, tenant: tokens(indices, request=Request(**{semconv.TENANT: tenant}))  # noqa: E731
+    payloads = [own(ALL, "acme"), own(AT_ONCE[again][0], "bolt"), own(ALL, "acme"), own(AT_ONCE[again][0], "bolt")]
+    write(s, *([payload] for payload in payloads)) if apart else write(s, payloads)
+    assert stored(s) == sorted([*ALL, *AT_ONCE[again][0]])
 
 
 def test_the_first_row_stays(s):
