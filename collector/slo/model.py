@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 from reprlib import Repr
 from typing import Annotated, Any, Final, Literal, get_args
@@ -244,10 +246,32 @@ def _as_written(loader: _ExactLoader, node: yaml.ScalarNode) -> str:
 _ExactLoader.add_constructor("tag:yaml.org,2002:float", _as_written)
 
 
+_MOST_LETTERS: Final = 128 * 1024
+"""Of an SLO file: over a thousand SLOs. Larger YAML takes so long to parse that readers would wait for it."""
+_MOST_OPEN: Final = 100
+"""Brackets that are open at once. Thousands in one line take YAML's parser minutes."""
+
+
+def _must_be_small(path: Path, text: str) -> None:
+    """Raise SloFileError for a text that takes long to parse: a large one, or brackets deeply in each other."""
+    if len(text) > _MOST_LETTERS:
+        msg = f"{path}: is too large for an SLO file: more than {_MOST_LETTERS:,} letters (one SLO with `group_by` is a promise to each tenant)"
+        raise SloFileError(msg)
+    steps = (1 if sign in "[{" else -1 for sign in re.findall(r"[\[\]{}]", text))
+    if max(accumulate(steps), default=0) > _MOST_OPEN:
+        raise _too_deep(path)
+
+
+def _too_deep(path: Path) -> SloFileError:
+    return SloFileError(f"{path}: is nested too deeply for an SLO file (docs/slos.md has an example)")
+
+
 def load_slos(path: Path) -> tuple[Slo, ...]:
     """The SLOs of a file. Raises SloFileError when it cannot be read or anything in it is wrong."""
     try:
-        content = yaml.load(regular_files.read(path).decode(), Loader=_ExactLoader)  # noqa: S506 - a SafeLoader
+        text = regular_files.read(path).decode()
+        _must_be_small(path, text)
+        content = yaml.load(text, Loader=_ExactLoader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{path}: cannot be read: {words_of(error)}"
         raise SloFileError(msg) from error
@@ -255,8 +279,7 @@ def load_slos(path: Path) -> tuple[Slo, ...]:
         msg = f"{path}: is not YAML: {error}"
         raise SloFileError(msg) from error
     except RecursionError:
-        msg = f"{path}: is nested too deeply for an SLO file (docs/slos.md has an example)"
-        raise SloFileError(msg) from None
+        raise _too_deep(path) from None
     try:
         file = _SloFile.model_validate(content)
     except ValidationError as error:

@@ -236,7 +236,12 @@ def test_each_choice_has_a_time_of_its_own(module_store):
         request.span(semconv.TOKEN_SPAN, span=n + 1, parent=9, ns=(choice + 1) * MS, attributes=attributes)
     insert_otlp(module_store, TRACES, request.body(), "choices")
     rows = Queries(module_store).rows(
-        "request_tokens", trace_id=f"{1:032x}", span_id=f"{9:016x}", began_ns=T0, ended_ns=T0 + 60_000 * MS
+        "request_tokens",
+        process_tenant="",
+        trace_id=f"{1:032x}",
+        span_id=f"{9:016x}",
+        began_ns=T0,
+        ended_ns=T0 + 60_000 * MS,
     )
     assert [(row["choice"], row["token_index"], row["offset_ns"] // MS) for row in rows] == [
         (0, 0, 1), (0, 1, 2), (1, 0, 2), (1, 1, 4), (1, 2, 6),

@@ -139,11 +139,27 @@ def test_what_is_no_slo_file(tmp_path, text, message):
         load_slos(tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize("text", ["slos: " + "[" * 5000 + "]" * 5000, "\n".join(" " * n + "a:" for n in range(1300))])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "{" * 100_000,
+        "[\n" * 101,
+        "slos: " + "[" * 5000 + "]" * 5000,
+        "\n".join(" " * n + "a:" for n in range(1300)),
+    ],
+)
 def test_a_file_that_is_nested_too_deeply_is_named(tmp_path, text):
     path = tmp_path / "slos.yaml"
     path.write_text(text)
     with pytest.raises(SloFileError, match=r"slos\.yaml: is nested too deeply"):
+        load_slos(path)
+
+
+def test_a_file_that_is_too_large_is_named(tmp_path):
+    path = tmp_path / "slos.yaml"
+    path.write_text("slos:\n" + "  - {name: a}\n" * 75_000)
+    with pytest.raises(SloFileError, match=r"slos\.yaml: is too large for an SLO file: more than 131,072 letters"):
         load_slos(path)
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from collector.ask.template import part
 from collector.base.status import IngestStatus
 from collector.causes.stage.backlog import Waits
 from collector.causes.stage.stage import Explainer
@@ -65,7 +66,7 @@ def latencies(rows):
     """The latencies of all requests, and those of their causes: equal when each is explained once."""
 
     def read():
-        key = "toUInt32(cityHash64(trace_id, span_id))"
+        key = f"toUInt32({part('request_key', {}).sql})"
         return [
             rows.store.query(
                 f"SELECT end, {k} AS key, {', '.join(LATENCIES)} FROM {table} ORDER BY end, key"
