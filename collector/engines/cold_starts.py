@@ -52,7 +52,9 @@ def cold_starts(reader: Reader, window: Window) -> ColdStarts:
     ids = [row["trace_id_hex"] for row in rows]
     for phase in reader.queries.rows("cold_start_phases", trace_ids=ids) if ids else ():
         phases[phase["trace_id_hex"], phase["process_tenant"]].append(phase)
-    return ColdStarts(window=told, cold_starts=[_cold_start(row, phases[row["trace_id_hex"], row["process_tenant"]]) for row in rows])
+    return ColdStarts(
+        window=told, cold_starts=[_cold_start(row, phases[row["trace_id_hex"], row["process_tenant"]]) for row in rows]
+    )
 
 
 def _cold_start(row: dict[str, Any], phases: list[dict[str, Any]]) -> ColdStartOut:

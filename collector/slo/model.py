@@ -255,7 +255,8 @@ _MOST_OPEN: Final = 100
 def _must_be_small(path: Path, text: str) -> None:
     """Raise SloFileError for a text that takes long to parse: a large one, or brackets deeply in each other."""
     if len(text) > _MOST_LETTERS:
-        msg = f"{path}: is too large for an SLO file: more than {_MOST_LETTERS:,} letters (one SLO with `group_by` is a promise to each tenant)"
+        msg = f"{path}: is too large for an SLO file: more than {_MOST_LETTERS:,} letters"
+        msg += " (one SLO with `group_by` is a promise to each tenant)"
         raise SloFileError(msg)
     steps = (1 if sign in "[{" else -1 for sign in re.findall(r"[\[\]{}]", text))
     if max(accumulate(steps), default=0) > _MOST_OPEN:

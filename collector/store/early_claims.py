@@ -24,7 +24,8 @@ _ENDS: Final = """
     WHERE ingested_at >= least(fromUnixTimestamp64Nano({since_ns:Int64}), now64(9) - INTERVAL 1 DAY)
         AND (trace_id, span_id, process_tenant) IN
     (
-        SELECT (toFixedString(unhex(substring(k, 1, 32)), 16), toFixedString(unhex(substring(k, 33, 16)), 8), substring(k, 49))
+        SELECT
+            (toFixedString(unhex(substring(k, 1, 32)), 16), toFixedString(unhex(substring(k, 33, 16)), 8), substring(k, 49))
         FROM (SELECT arrayJoin({keys:Array(String)}) AS k)
     )
 """

@@ -30,7 +30,8 @@ _BESIDE_INSERTS: Final = {"priority": 1}
 
 _OF_REQUESTS: Final = """
     FROM tokens
-    WHERE minute IN (SELECT toDateTime(arrayJoin({minutes:Array(UInt32)}), 'UTC')) AND (trace_id, request_span_id, tenant_hash) IN
+    WHERE minute IN (SELECT toDateTime(arrayJoin({minutes:Array(UInt32)}), 'UTC'))
+        AND (trace_id, request_span_id, tenant_hash) IN
     (
         SELECT
             toFixedString(unhex(substring(k, 1, 32)), 16), toFixedString(unhex(substring(k, 33, 16)), 8),
@@ -123,7 +124,9 @@ class NewTokens:
 def _mixed(rows: Mapping[str, npt.NDArray[Any]] | npt.NDArray[Any]) -> Numbers:
     """A number for the request and choice of each row. Processes of two tenants may tell the same ids."""
     trace, span, choice = (np.uint64(mixer) for mixer in _MIXERS)
-    mixed: Numbers = (rows["trace_id"][:, 0] ^ rows["trace_id"][:, 1] * trace ^ rows["request_span_id"] ^ rows["tenant_hash"]) * span
+    mixed: Numbers = (
+        rows["trace_id"][:, 0] ^ rows["trace_id"][:, 1] * trace ^ rows["request_span_id"] ^ rows["tenant_hash"]
+    ) * span
     return mixed ^ rows["choice"] * choice
 
 

@@ -82,7 +82,7 @@ class Rows:
             at_end = at + duration
             rows.append(
                 {"minute": at_end, "trace_id": request["trace_id"], "request_span_id": request["span_id"],
-                 "start": at, "name": name, "duration_ns": duration}
+                 "process_tenant": request["process_tenant"], "start": at, "name": name, "duration_ns": duration}
             )  # fmt: skip
             at = at_end
         self.insert("phases", rows)
