@@ -25,7 +25,8 @@ _ENDS: Final = """
         AND (trace_id, span_id, process_tenant) IN
     (
         SELECT
-            (toFixedString(unhex(substring(k, 1, 32)), 16), toFixedString(unhex(substring(k, 33, 16)), 8), substring(k, 49))
+            (toFixedString(unhex(substring(k, 1, 32)), 16), toFixedString(unhex(substring(k, 33, 16)), 8),
+            substring(k, 49))
         FROM (SELECT arrayJoin({keys:Array(String)}) AS k)
     )
 """
