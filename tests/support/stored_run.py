@@ -38,8 +38,8 @@ class StoredRun:
             "phases",
             [
                 {"minute": start + self.shift + length, "trace_id": self.by_key[key]["trace_id"],
-                 "request_span_id": self.by_key[key]["span_id"], "start": start + self.shift, "name": name,
-                 "duration_ns": length}
+                 "request_span_id": self.by_key[key]["span_id"], "process_tenant": self.by_key[key]["process_tenant"],
+                 "start": start + self.shift, "name": name, "duration_ns": length}
                 for key, start, length, name in zip(
                     phases["key"].tolist(), phases["start"].tolist(), phases["duration_ns"].tolist(),
                     phases["name"].tolist(), strict=True,
