@@ -59,7 +59,7 @@ def bursts(random: np.random.Generator, n: int) -> tuple[Floats, Floats]:
 
 
 def long_bursts(random: np.random.Generator, n: int) -> tuple[Floats, Floats]:
-    """The same for a fifth of the hour, in stretches of two minutes on average: there are some six."""
+    """A fifth of the hour is six times slower, in some six stretches of two minutes on average."""
     times = _times(random, n)
     begins_slow = random.random() < 0.2
     until = random.exponential(np.tile([120.0, 480.0] if begins_slow else [480.0, 120.0], 60)).cumsum()

@@ -92,7 +92,7 @@ class Survival:
     told: int
     """The last bin at which the share is told: of the waits of later ones, all but a few were broken off before."""
     few: float
-    """So many waits are enough for that, however many were broken off."""
+    """The number of waits that is enough for that, however many were broken off."""
 
     @classmethod
     def of(cls, bins: Ints, ended: Bools, block: Ints, weight: Floats) -> Survival:

@@ -15,7 +15,9 @@ Codes = npt.NDArray[np.uint8]
 WaitName = Literal["first_token", "first_visible", "gap", "e2e"]
 WAITS: Final[tuple[WaitName, ...]] = ("first_token", "first_visible", "gap", "e2e")
 OK, ERROR, GIVEN_UP, OPEN, DEAD = range(5)
-"""How a request ended. GIVEN_UP: its client did not wait. DEAD: lost, or in flight at a process that makes no step."""
+"""How a request ended. GIVEN_UP: its client did not wait. OPEN: it goes on, or nobody tells its end.
+
+DEAD: lost, or in flight at a process that makes no step."""
 LEFT_OUT, ANSWERED, CENSORED, FAILED, ENDLESS = range(5)
 """How a wait ended. CENSORED: broken off by the client, or going on. FAILED: an error came. ENDLESS: nothing came."""
 SILENT: Final = 2

@@ -45,6 +45,26 @@ def test_each_request_counts_where_it_belongs(api, traffic):
     assert "first_visible" not in found
 
 
+@pytest.mark.parametrize(
+    ("one", "counts"),
+    [
+        ({"status": "error", "error_type": "504"}, (50, 6, 0)),
+        ({"status": "error", "error_type": "UND_ERR_HEADERS_TIMEOUT"}, (50, 6, 0)),
+        ({"status": "error", "error_type": "TimedOut"}, (50, 6, 0)),
+        ({"status": "error", "error_type": "5040"}, (50, 0, 6)),
+        ({"status": "error", "error_type": "timer_expired"}, (50, 0, 6)),
+        ({"status": "unknown"}, (50, 6, 0)),
+    ],
+)
+def test_whose_end_was_no_answer_is_healthy_dead_or_not_known(api, rows, one, counts):
+    some = [{"ended": NOW - (90 + i) * SECOND, "e2e": SECOND + i} for i in range(50)]
+    others = {"ended": NOW - 60 * SECOND, "e2e": 2 * SECOND, "output_tokens": 0, "ttft_ns": None, "tpot_ns": None}
+    rows.requests([*some, *[{**others, **one}] * 6])
+    for wait in ("first_token", "e2e"):
+        found = waits(api)[wait]
+        assert (found["answered"], found["censored"], found["dead"]) == counts
+
+
 def test_a_time_out_that_is_suggested_cuts_no_more_and_the_shorter_one_does(api, traffic):
     wait = waits(api, kill="0.05")["first_token"]
     one = wait["suggested"]

@@ -96,7 +96,7 @@ def test_slowness_that_lasts_for_several_blocks_counts():
 
 
 def test_slowness_that_lasts_for_a_tenth_of_the_time_makes_the_interval_wider():
-    """The same six slow blocks, in a row and in pairs: ten wide blocks see that they are one."""
+    """Six slow blocks are in a row or in pairs: ten wide blocks see which."""
     block = np.arange(6000) * BLOCKS // 6000
     wide = [
         survival(np.where(np.isin(block, slow), 30.0, 1.0), block=block).at(bin_of(10))

@@ -7,7 +7,7 @@ from collector.timeouts import hedge
 from collector.timeouts.curve import waits_out
 from collector.timeouts.evident import piles
 from collector.timeouts.split import NOT_TOLD, OTHERS, lengths_of, splits_of, telling
-from collector.timeouts.waits import ANSWERED, CENSORED, ENDLESS, GIVEN_UP, OK, Requests, Waits, waits_of
+from collector.timeouts.waits import ANSWERED, CENSORED, DEAD, ENDLESS, ERROR, GIVEN_UP, OK, Requests, Waits, waits_of
 
 NAN = float("nan")
 KINDS = {"slo_class": ["chat", "batch", ""], "vantage": ["server"] * 3, "operation": ["chat"] * 3}
@@ -184,6 +184,19 @@ class TestEvident:
         (found,) = piles(requests, wait)
         assert found.answered.share == pytest.approx(0.5, abs=0.05)
         assert found.answered.low < 0.5 < found.answered.high
+
+    @pytest.mark.parametrize(("by", "share"), [(GIVEN_UP, None), (ERROR, 0.0), (DEAD, 0.0)])
+    def test_what_cut_those_off_that_waited_longer_is_no_answer_to_what_would_have_been(self, by, share):
+        """Nobody was answered after 25 s: 100 were given up at 60 s, and twenty ended later."""
+        ttft = self.random.uniform(1, 25, self.n)
+        ended, e2e = np.full(self.n, OK), ttft * 1.1
+        ended[:100], ended[100:120] = GIVEN_UP, by
+        e2e[:100], e2e[100:120] = 60, np.linspace(70, 90, 20)
+        requests = made(self.n, ttft=np.where(np.arange(self.n) < 120, 0, ttft), e2e=e2e, ended=ended)
+        found = next(piles(requests, waits_of(requests)["first_token"]))
+        assert found.of.sum() == 100
+        assert (None if found.answered is None else found.answered.share) == share
+        assert found.answered is None or 0.1 < found.answered.high < 0.2
 
     def test_short_ones_are_no_timers(self):
         requests = self.traffic(0.3)
