@@ -171,7 +171,7 @@ class Survival:
 
         Where some were not broken off, but too few, more requests tell.
         """
-        return self.last < 0 or self._reaches(share) is None
+        return self._reaches(share) is None
 
     def _reaches(self, share: float) -> int | None:
         """The place of the first bin at whose end at most this share is longer, by however few waits."""

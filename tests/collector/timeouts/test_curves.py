@@ -71,8 +71,8 @@ def test_without_censoring_the_interval_is_that_of_a_share():
     found, expected = curve.at(bin_of(50)), wilson(share(curve, 50), 1000)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     assert (wilson(0, 100).low, round(wilson(0, 100).high, 4)) == (0, 0.037)
-    assert [wilson(0, n).low for n in (4000, 4001.5)] == [0, 0]
-    assert [wilson(1, n).high for n in (300, 300.5, 55)] == [1, 1, 1]
+    assert {wilson(0, n).low for n in range(1, 500)} == {0}
+    assert {wilson(1, n).high for n in range(1, 500)} == {1}
     assert wilson(0.5, 0).share is None
 
 
