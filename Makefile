@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system helm dist demo demo-day test test-fast test-stores test-clocks test-vllm test-unchanged test-pythons test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
+.PHONY: help setup system helm dist site demo demo-day test test-fast test-stores test-clocks test-vllm test-unchanged test-pythons test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -86,6 +86,9 @@ dist: setup  ## wheel and source archive into dist/, built twice and compared, a
 	@for file in dist/*.*; do cmp $$file dist/again/$${file#dist/} || exit 1; done; rm -r dist/again
 	@$(BIN)/uv tool run --quiet twine@7 check --strict dist/*
 	@sha256sum dist/*
+
+site: setup  ## make the documentation a site with search in site/, to read offline too; a broken link is an error
+	@$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs site && echo site/index.html
 
 demo: $(VENV)/.demo  ## run everything on this machine: engine, load, collector, dashboard, alerts
 	@$(BIN)/tokentrail demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
@@ -189,4 +192,4 @@ locks: setup  ## pin what the images install, with hashes
 			--output-file docker/locks/$${role%%:*}.txt || exit 1; done; rm docker/locks/.overrides
 
 clean:  ## remove the environment and all that was built
-	rm -rf $(VENV) $(VLLM_VENV) .demo dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) .demo dist site build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -58,6 +58,15 @@ def bursts(random: np.random.Generator, n: int) -> tuple[Floats, Floats]:
     return times, random.lognormal(0, 0.8, n) * np.where(_within(times, random), 6, 1)
 
 
+def long_bursts(random: np.random.Generator, n: int) -> tuple[Floats, Floats]:
+    """A fifth of the hour is six times slower, in some six stretches of two minutes on average."""
+    times = _times(random, n)
+    begins_slow = random.random() < 0.2
+    until = random.exponential(np.tile([120.0, 480.0] if begins_slow else [480.0, 120.0], 60)).cumsum()
+    slow = np.searchsorted(until, times, "right") % 2 == (0 if begins_slow else 1)
+    return times, random.lognormal(0, 0.8, n) * np.where(slow, 6, 1)
+
+
 def _within(times: Floats, random: np.random.Generator) -> Any:
     starts = random.uniform(0, SECONDS, random.poisson(25))
     return ((times[:, None] >= starts) & (times[:, None] < starts + 40)).any(1)
@@ -68,6 +77,7 @@ DRAWS: Final[Mapping[str, Draw]] = {
     "heavy_tail": heavy_tail,
     "reasoning": reasoning,
     "bursts": bursts,
+    "long_bursts": long_bursts,
 }
 
 

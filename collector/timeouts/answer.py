@@ -75,7 +75,7 @@ class WaitOut(Answer):
     suggested: TimeoutPoint | None
     """The shortest time-out that cuts at most `kill` of the healthy requests. Null: it is not decided."""
     more_requests: int | None
-    """How many more requests would decide it. Null: it is decided, or the longest waits were broken off."""
+    """How many more requests would decide it. Null: it is decided, or no number of them would."""
     evident: list[EvidentTimeout]
     summary: str
 

@@ -18,6 +18,7 @@ from collector.timeouts.waits import (
     CENSORED,
     ENDLESS,
     FAILED,
+    LEFT_OUT,
     WAITS,
     Requests,
     WaitName,
@@ -96,11 +97,20 @@ def waits_out(requests: Requests, kill: float, at_s: Sequence[float]) -> Iterato
     """The waits that some requests had. Where each token is visible, that for the first visible one is left out."""
     waits = waits_of(requests)
     block = blocks_of(requests.began_ms, BLOCKS)
-    piles = _at_their_wait({name: [*evident.piles(requests, waits[name])] for name in WAITS}, waits)
-    for name in WAITS:
-        same = name == "first_visible" and np.array_equal(waits[name].us, waits["first_token"].us, equal_nan=True)
-        if not same and (waits[name].kind == ANSWERED).any():
-            yield _wait_out(name, waits[name], requests.weight, block, kill, at_s, piles[name])
+    names = _known(waits)
+    piles = _at_their_wait({name: [*evident.piles(requests, waits[name])] for name in names}, waits)
+    for name in names:
+        yield _wait_out(name, waits[name], requests.weight, block, kill, at_s, piles[name])
+
+
+def _known(waits: Mapping[WaitName, Waits]) -> Sequence[WaitName]:
+    """The waits that were answered; where none was, those of the first token and of the whole that were not."""
+    known = [name for name in WAITS if (waits[name].kind == ANSWERED).any()]
+    if not known:
+        ends = ("first_token", "e2e")
+        return [name for name in WAITS if name in ends and (waits[name].kind != LEFT_OUT).any()]
+    same = np.array_equal(waits["first_visible"].us, waits["first_token"].us, equal_nan=True)
+    return [name for name in known if not (same and name == "first_visible")]
 
 
 def _at_their_wait(
@@ -112,13 +122,14 @@ def _at_their_wait(
     a token, the time-out bounds the whole request, and else the wait for the first token.
     """
     has_token = waits["first_token"].kind == ANSWERED
-    whole = [pile for pile in by_wait["e2e"] if has_token[pile.of].mean() >= _WITH_TOKEN]
+    by_end = by_wait.get("e2e", [])
+    whole = [pile for pile in by_end if has_token[pile.of].mean() >= _WITH_TOKEN]
     placed = {pile.timeout_s for pile in whole}
     found: dict[WaitName, list[Pile]] = {"e2e": whole}
     for name in ("first_token", "first_visible", "gap"):
-        found[name] = [pile for pile in by_wait[name] if pile.timeout_s not in placed]
+        found[name] = [pile for pile in by_wait.get(name, []) if pile.timeout_s not in placed]
         placed |= {pile.timeout_s for pile in found[name]}
-    found["e2e"] = whole + [pile for pile in by_wait["e2e"] if pile.timeout_s not in placed]
+    found["e2e"] = whole + [pile for pile in by_end if pile.timeout_s not in placed]
     return found
 
 

@@ -11,8 +11,19 @@ from typing import Final
 
 import numpy as np
 
-from collector.timeouts.survival import BINS, BLOCKS, Bools, Floats, Share, Survival, bins_of, upper_us
-from collector.timeouts.waits import ANSWERED, CENSORED, ENDLESS, FAILED, GIVEN_UP, Requests, Waits, blocks_of
+from collector.timeouts.survival import BINS, BLOCKS, Bools, Floats, Share, Survival, bins_of, upper_us, wilson
+from collector.timeouts.waits import (
+    ANSWERED,
+    CENSORED,
+    ENDLESS,
+    FAILED,
+    GIVEN_UP,
+    OPEN,
+    Codes,
+    Requests,
+    Waits,
+    blocks_of,
+)
 
 _WIDTH: Final = 0.004
 _WIDTH_US: Final = 60_000
@@ -90,18 +101,29 @@ def _rounded(seconds: float) -> float:
     return float(f"{seconds:.3g}")
 
 
+def _never_came(kind: Codes) -> Bools:
+    """Whether each wait ended without what was waited for."""
+    return np.isin(kind, (FAILED, ENDLESS))
+
+
 def _would_have(requests: Requests, waits: Waits, of: Bools, low: float) -> tuple[Share | None, float | None]:
-    """What became of those that waited longer: the share that was answered, and when nearly all of these were."""
-    longer = (waits.us > low) & ~of & np.isin(waits.kind, (ANSWERED, CENSORED, FAILED, ENDLESS))
-    if np.count_nonzero(longer & (waits.kind != CENSORED)) < _WAITED_LONGER:
+    """What became of those that waited longer: the share that was answered, and when nearly all of these were.
+
+    Who was cut off later tells only that, also where its silence was so long that it counts as dead.
+    """
+    cut = (waits.kind == CENSORED) | ((waits.kind == ENDLESS) & np.isin(requests.ended, (GIVEN_UP, OPEN)))
+    kinds = np.where(cut, CENSORED, waits.kind)
+    longer = (waits.us > low) & ~of & np.isin(kinds, (ANSWERED, CENSORED, FAILED, ENDLESS))
+    if np.count_nonzero(longer & (kinds != CENSORED)) < _WAITED_LONGER:
         return None, None
-    kind = waits.kind[longer]
-    never = np.isin(kind, (FAILED, ENDLESS))
+    kind = kinds[longer]
+    never = _never_came(kind)
     bins = np.where(never, BINS - 1, bins_of(waits.us[longer]))
     block = blocks_of(requests.began_ms[longer], BLOCKS)
     curve = Survival.of(bins, kind == ANSWERED, block, requests.weight[longer])
     if curve.told < 0:
-        return Share(0.0, 0.0, curve.at(0).high), None
+        weight = requests.weight[longer & _never_came(kinds)]
+        return wilson(0.0, float(weight.sum() ** 2 / (weight**2).sum())), None
     end = curve.interval(curve.told)
     answered = 1 - curve.longer[: curve.told - curve.first + 1]
     nearly = curve.first + int(np.argmax(answered >= _NEARLY_ALL * answered[-1]))

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from collector.timeouts.survival import BLOCKS, Floats, Ints
-from collector.timeouts.waits import ANSWERED, CENSORED, Requests, WaitName, Waits, blocks_of
+from collector.timeouts.waits import ANSWERED, CENSORED, ENDLESS, Requests, WaitName, Waits, blocks_of
 
 NOT_TOLD: Final = -1
 _LEAST: Final = 200
@@ -127,7 +127,8 @@ def _told(split: Split, wait: Waits, block: Ints, weight: Floats) -> float:
     if len(answered) < _LEAST:
         return 0.0
     bound = np.quantile(answered, 1 - _SLOW)
-    known = (split.codes >= 0) & ((wait.kind == ANSWERED) | ((wait.kind == CENSORED) & (wait.us > bound)))
+    unanswered = (wait.kind == CENSORED) | (wait.kind == ENDLESS)
+    known = (split.codes >= 0) & ((wait.kind == ANSWERED) | (unanswered & (wait.us > bound)))
     cell, cells = split.codes * BLOCKS + block, len(split.values) * BLOCKS
     slow, n = (
         np.bincount(cell[mask], weight[mask], cells).reshape(-1, BLOCKS) for mask in (known & (wait.us > bound), known)

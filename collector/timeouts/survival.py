@@ -25,12 +25,14 @@ _FRACTION_BITS: Final = 7
 _ONE: Final = 127 << _FRACTION_BITS
 BINS: Final = 32 << _FRACTION_BITS
 BLOCKS: Final = 60
-_WIDER: Final = (1, 3)
-"""The error is measured over 60 blocks and over 20 of three each: slowness may last longer than a block."""
-_T_95: Final = {1: 2.001, 3: 2.093}
+_WIDER: Final = (1, 3, 6)
+"""The error is measured over 60 blocks, and over 20 and 10 wider ones: slowness may last longer than a block."""
+_T_95: Final = {1: 2.001, 3: 2.093, 6: 2.262}
 """Student's t for one degree of freedom less than there are blocks."""
-_BY_CHANCE: Final = {1: 1.2, 3: 1.35}
-"""The variance of independent waits over blocks is up to this many times Greenwood's, by one standard deviation."""
+_BY_CHANCE: Final = {1: 1.2, 3: 1.35, 6: 2.5}
+"""The variance of independent waits over blocks is up to this many times Greenwood's.
+
+By one standard deviation, and for the few of ten blocks, which vary more, by three."""
 _Z_95: Final = 1.959964
 _TINY: Final = 1e-9
 _FEW: Final = 20
@@ -70,7 +72,7 @@ def wilson(share: float, n: float, z: float = _Z_95) -> Share:
         return Share(None, 0.0, 1.0)
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * sqrt(max(share * (1 - share), 0.0) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return Share(share, max(middle - half, 0.0), min(middle + half, 1.0))
+    return Share(share, max(middle - half, 0.0) if share > 0 else 0.0, min(middle + half, 1.0) if share < 1 else 1.0)
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class Survival:
     """The bin of the longest wait that ended; -1 without any."""
     told: int
     """The last bin at which the share is told: of the waits of later ones, all but a few were broken off before."""
+    few: float
+    """The number of waits that is enough for that, however many were broken off."""
 
     @classmethod
     def of(cls, bins: Ints, ended: Bools, block: Ints, weight: Floats) -> Survival:
@@ -112,11 +116,19 @@ class Survival:
         moved = ((over - risk * hazard) / left).cumsum(1)
         effect = {of: _effect(moved, greenwood, of) for of in _WIDER}
         last = _last(d)
-        few = (y < _FEW * squares / total) & (y < _MOSTLY * total * np.append(1.0, longer[:-1])) if total else y < 0
+        enough = _FEW * squares / total if total else 0.0
+        few = (y < enough) & (y < _MOSTLY * total * np.append(1.0, longer[:-1]))
         told = min(last, int(np.argmax(few)) - 1) if few.any() else last
         known = _filled(n, total * total / squares if squares else 0.0)
         return cls(
-            first, longer, y, known, effect, first + last if last >= 0 else -1, first + told if told >= 0 else -1
+            first=first,
+            longer=longer,
+            at_risk=y,
+            n=known,
+            effect=effect,
+            last=first + last if last >= 0 else -1,
+            told=first + told if told >= 0 else -1,
+            few=enough,
         )
 
     def at(self, index: int) -> Share:
@@ -155,18 +167,32 @@ class Survival:
         return self.first + int(below[0]) if len(below) else None
 
     def hides(self, share: float) -> bool:
-        """Whether the waits that were broken off hide how long it takes until at most this share is longer."""
-        return self.last >= 0 and self.least(share) is None
+        """Whether no wait that ended tells how long it takes until at most this share is longer, nor more such waits.
+
+        Where some were not broken off, but too few, more requests tell.
+        """
+        return self._reaches(share) is None
+
+    def _reaches(self, share: float) -> int | None:
+        """The place of the first bin at whose end at most this share is longer, by however few waits."""
+        below = np.flatnonzero(self.longer[: max(self.last - self.first + 1, 0)] <= share)
+        return int(below[0]) if len(below) else None
 
     def decided(self, share: float) -> bool:
         """Whether the requests tell that a time-out cuts so few: with none cut, the interval would end below."""
-        return self.last >= 0 and not self.hides(share) and self.needed(share) <= 0
+        return self.least(share) is not None and self.needed(share) <= 0
 
     def needed(self, share: float) -> int:
         """How many more requests tell that a time-out cuts at most this share; 0 or less for enough."""
+        reached = self._reaches(share)
+        few = 0
+        if reached is not None and self.least(share) is None:
+            few = int(np.ceil(float(self.at_risk[0]) * (self.few / float(self.at_risk[reached]) - 1)))
+        return max(few, self._needed_for_error(share, reached))
+
+    def _needed_for_error(self, share: float, reached: int | None) -> int:
         enough = _Z_95**2 * (1 - share) / share
-        least = self.least(share)
-        place = max((self.told if least is None else least) - self.first, 0)
+        place = max(self.told - self.first, 0) if reached is None else reached
         total, effects = float(self.at_risk[0]), {of: float(self.effect[of][place]) for of in _WIDER}
         n = float(self.n[place]) / max(by if by > _BY_CHANCE[of] else 1.0 for of, by in effects.items())
         if n <= 0 or total <= 0:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from collector.timeouts.answer import OF, EvidentTimeout, Hedging, ShareOut, TimeoutGroup, TimeoutPoint, WaitOut
+from collector.timeouts.waits import SILENT
 from tokentrail.shared.formatting import count, duration, percent
 
 _HELPS: Final = 0.95
@@ -43,7 +44,11 @@ def interval(share: ShareOut) -> str:
 
 
 def _undecided(wait: WaitOut, kill: float, nearest: tuple[float, TimeoutPoint] | None) -> str:
-    if wait.more_requests:
+    if not wait.answered:
+        others = {"were given up or go on": wait.censored, "are dead": wait.dead}
+        told = ", ".join(f"{count(n)} {what}" for what, n in others.items() if n)
+        why = f"no request was answered ({told or 'errors came at once'})"
+    elif wait.more_requests:
         why = f"{count(wait.more_requests)} more requests would tell ({count(wait.answered)} were answered)"
     else:
         why = f"the longest waits were broken off ({count(wait.censored)} were), and none tells how long they would be"
@@ -55,7 +60,9 @@ def _undecided(wait: WaitOut, kill: float, nearest: tuple[float, TimeoutPoint] |
 
 def _set(wait: WaitOut, old: TimeoutPoint, is_set: EvidentTimeout) -> Iterator[str]:
     text = f"{count(is_set.requests)} requests were given up at {duration(is_set.timeout_s)}, a client's time-out"
-    if is_set.would_have is None:
+    if is_set.would_have is None and wait.longest_s is not None and is_set.timeout_s > SILENT * wait.longest_s:
+        yield f"{text}: they count as dead, for no other waited half as long and was answered"
+    elif is_set.would_have is None:
         yield f"{text}: too few others waited longer to tell what would have become of them"
     else:
         text += f": {interval(is_set.would_have)} of them would have been answered"

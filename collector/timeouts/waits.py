@@ -15,10 +15,12 @@ Codes = npt.NDArray[np.uint8]
 WaitName = Literal["first_token", "first_visible", "gap", "e2e"]
 WAITS: Final[tuple[WaitName, ...]] = ("first_token", "first_visible", "gap", "e2e")
 OK, ERROR, GIVEN_UP, OPEN, DEAD = range(5)
-"""How a request ended. GIVEN_UP: its client did not wait. DEAD: lost, or in flight at a process that makes no step."""
+"""How a request ended. GIVEN_UP: its client did not wait. OPEN: it goes on, or nobody tells its end.
+
+DEAD: lost, or in flight at a process that makes no step."""
 LEFT_OUT, ANSWERED, CENSORED, FAILED, ENDLESS = range(5)
 """How a wait ended. CENSORED: broken off by the client, or going on. FAILED: an error came. ENDLESS: nothing came."""
-_SILENT: Final = 2
+SILENT: Final = 2
 """Who was silent for so many times the longest wait that was answered is dead."""
 _LEAST_ANSWERED: Final = 100
 
@@ -111,7 +113,7 @@ def _with_silent(waits: Waits) -> Waits:
     """The waits, of which those that were broken off after twice the longest answered one would never have ended."""
     if np.count_nonzero(waits.kind == ANSWERED) < _LEAST_ANSWERED:
         return waits
-    silent = (waits.kind == CENSORED) & (waits.us > _SILENT * waits.longest_us)
+    silent = (waits.kind == CENSORED) & (waits.us > SILENT * waits.longest_us)
     return Waits(waits.us, np.where(silent, ENDLESS, waits.kind).astype(np.uint8))
 
 

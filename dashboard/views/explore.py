@@ -14,7 +14,7 @@ from dashboard.components import heat
 from dashboard.components.heat import Selection
 from dashboard.filters import View, selected
 from dashboard.transform import Json
-from dashboard.views import differing, happened, requests
+from dashboard.views import differing, happened, requests, waiting
 from tokentrail.shared.formatting import MAPPED, clock, count, counted, duration, instant, percent, plain
 
 METRICS = {words: name for name, words in MAPPED.items()}
@@ -52,6 +52,7 @@ def body(view: View) -> None:
         panel(lambda: requests.draw(shown, chosen, metric))
     with right:
         panel(lambda: differing.draw(*compared(shown, metric, chosen)))
+    panel(lambda: waiting.draw(shown))
 
 
 def nothing(window: Json, view: View) -> None:

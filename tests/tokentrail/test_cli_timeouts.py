@@ -1,6 +1,7 @@
 """`tokentrail timeouts`: its lines, and settings that the packages of the clients take."""
 
 import asyncio
+import json
 import socket
 from unittest.mock import Mock
 
@@ -74,6 +75,13 @@ def test_of_several_parts_the_longest_counts_and_one_undecided_leaves_none():
     assert chosen(both, "other") == {"gap": 99}
 
 
+@pytest.mark.parametrize(("whole", "first"), [(70.0, 70), (5.0, 8), (None, None)])
+def test_the_first_byte_of_an_answer_that_comes_as_a_whole_is_its_end(whole, first):
+    streamed = group(wait("first_token", point(8.0)), wait("gap", point(1.0)), wait("e2e", point(90.0)))
+    at_once = group(wait("e2e", whole and point(whole)))
+    assert chosen(answer(streamed, at_once), "m").get("first_token") == first
+
+
 @pytest.mark.parametrize(
     ("waits", "read_s", "whole_s"),
     [
@@ -144,3 +152,45 @@ def test_doctor_warns_of_a_time_out_that_cuts_healthy_requests(low, warned):
     if found:
         told = "m: 314 requests of a day were given up at 1 min, and 85 % of them would have been answered"
         assert (found[0].state, found[0].detail) == ("warn", told)
+
+
+def of_agents(given):
+    """What the tool of the MCP server makes of an answer of the API, and its length as text."""
+    tools = pytest.importorskip("tokentrail.mcp.tools")
+    bounds = pytest.importorskip("tokentrail.mcp.bounds")
+    text = bounds.written(tools._waited({"window": {}, "kill": 0.001, **given}))
+    return json.loads(text), len(text)
+
+
+def many(*, models=1, parts=1):
+    """Groups of which each wait has eight points, a time-out that is in use, and a sentence of several parts."""
+    shares = {"would_have": {"share": 0.85, "low": 0.8, "high": 0.9}, "within_s": 74.0}
+    told = {"curve": [point(60.0)] * 8, "evident": [{"timeout_s": 60.0, "requests": 314, **shares}]}
+    sentences = "; ".join(["60 s cuts 0.1 % (0.05 to 0.2 %) of the healthy requests and catches 97 % of the dead"] * 4)
+    waits = [wait(name, point(30.0) if name == "gap" else None, **told) | {"summary": sentences}
+             for name in ("first_token", "gap", "e2e")]  # fmt: skip
+    split = [{"split": "slo_class", "value": f"class {i}"} if parts > 1 else {} for i in range(parts)]
+    return answer(*(group(*waits, model=f"org/model-of-{n}", **part) for n in range(models) for part in split))
+
+
+def test_an_agent_gets_the_time_outs_of_twenty_models_in_some_two_thousand_tokens():
+    found, size = of_agents(many(models=20))
+    assert len(found["groups"]) == 20
+    assert found["groups"][3] == {
+        "model": "org/model-of-3", "requests": 10, "timeouts_s": {"gap": 30}, "undecided": ["first_token", "e2e"],
+        "in_use": [{"wait": name, "timeout_s": 60, "requests": 314, "would_have_been_answered": 0.85}
+                   for name in ("first_token", "gap", "e2e")],
+    }  # fmt: skip
+    assert size < 9000
+    assert "name one model" in found["more"]
+
+
+@pytest.mark.parametrize(("parts", "points"), [(1, 8), (6, None)])
+def test_an_agent_that_names_a_model_gets_its_sentences_whole_and_the_curve_of_one_part(parts, points):
+    found, size = of_agents(many(parts=parts))
+    assert len(found["groups"]) == parts
+    first = found["groups"][0]
+    assert first.get("slo_class", first.get("value")) == ("class 0" if parts > 1 else None)
+    assert [len(one["told"]) for one in first["waits"]] == [4, 4, 4]
+    assert {len(one.get("curve", ())) or None for one in first["waits"]} == {points}
+    assert size < 24_000

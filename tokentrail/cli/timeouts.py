@@ -64,12 +64,15 @@ def _share(share: Mapping[str, Any] | None) -> str:
 def chosen(answer: Mapping[str, Any], model: str) -> dict[str, float]:
     """The suggested time-out of each wait for a model, in seconds: the longest of its groups.
 
-    A wait of which one group has no decided time-out has none: it would cut the requests of that group.
+    A wait of which one group has no decided time-out has none: it would cut the requests of that group. Where no token
+    of a group is told, as its answers come as a whole, its first byte is the end.
     """
-    groups = [group for group in answer["groups"] if group["model"] == model]
+    groups = [{wait["wait"]: wait for wait in group["waits"]} for group in answer["groups"] if group["model"] == model]
     found = {}
     for name in _WAITS:
-        waits = [wait for group in groups for wait in group["waits"] if wait["wait"] == name]
+        waits = [group[name] for group in groups if name in group]
+        if name == "first_token" and waits:
+            waits += [group["e2e"] for group in groups if name not in group and "e2e" in group]
         if waits and all(wait["suggested"] for wait in waits):
             found[name] = max(wait["suggested"]["timeout_s"] for wait in waits)
     return found

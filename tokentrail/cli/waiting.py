@@ -49,8 +49,10 @@ def _print_settings(answer: Mapping[str, Any], client: Client) -> None:
     from tokentrail.cli.timeout_settings import SETTINGS, Chosen
 
     models = list(dict.fromkeys(group["model"] for group in answer["groups"]))
-    if len(models) != 1:
-        fail(RuntimeError(f"--settings is for one model: name one of {', '.join(models) or 'none'} with --model"))
+    if not models:
+        fail(RuntimeError(f"no settings: {answer['summary']}"))
+    if len(models) > 1:
+        fail(RuntimeError(f"--settings is for one model: name one of {', '.join(models)} with --model"))
     hedging = [one for group in answer["groups"] for one in group["hedging"]]
     others = [one["to"] for one in hedging if one["to"] not in ("same process", "another process")]
     one = Chosen.of(models[0], timeouts_.chosen(answer, models[0]), list(dict.fromkeys(others)))

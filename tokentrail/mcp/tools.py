@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import wraps
 from http import HTTPStatus
@@ -80,6 +80,47 @@ def _explained(answer: dict[str, Any]) -> dict[str, Any]:
     ]
     told = known(without(answer, _TWICE) | {"parts": parts})
     return {name: value for name, value in told.items() if value is not False}
+
+
+def _waited(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer of `/timeouts` without what is not known: of several models the time-outs, of one its sentences too.
+
+    Of a model whose requests are one kind it has the curves.
+    """
+    groups = answer["groups"]
+    if len({group["model"] for group in groups}) > 1:
+        told = {"groups": [_decided(group) for group in groups], "more": "name one model: sentences, shares, hedging"}
+    else:
+        left_out = ("summary", "curve") if len(groups) > 1 else ("summary",)
+        told = {"groups": [_sentences(group, left_out) for group in groups]}
+    found: dict[str, Any] = known(without(answer, ("window",)) | told)
+    return found
+
+
+def _sentences(group: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
+    """A group with its sentences one by one, as a long text is cut."""
+    waits = [without(wait, left_out) | {"told": wait["summary"].split("; ")} for wait in group["waits"]]
+    return without(group, () if group["split"] else ("split", "value")) | {
+        "waits": waits,
+        "hedging": [one["summary"] for one in group["hedging"]],
+    }
+
+
+def _decided(group: dict[str, Any]) -> dict[str, Any]:
+    """The time-outs of a group in seconds, those that nothing decides, and those in use with whom they cut."""
+    waits = {wait["wait"]: wait for wait in group["waits"]}
+    decided = {name: wait["suggested"]["timeout_s"] for name, wait in waits.items() if wait["suggested"]}
+    in_use = [
+        {"wait": name, "timeout_s": one["timeout_s"], "requests": one["requests"]}
+        | {"would_have_been_answered": one["would_have"] and one["would_have"]["share"]}
+        for name, wait in waits.items()
+        for one in wait["evident"]
+    ]
+    part = {group["split"]: group["value"]} if group["split"] else {}
+    return {"model": group["model"], **part, "requests": group["requests"], "timeouts_s": decided} | {
+        "undecided": [name for name in waits if name not in decided],
+        "in_use": in_use,
+    }
 
 
 def _options(**options: Any) -> dict[str, Any]:
@@ -259,8 +300,7 @@ class Tools:
         filters: Filters | None = None,
     ) -> Any:
         """Say how long clients should wait: what each time-out cuts and catches, those in use, and hedging."""
-        answer = self._ask(ctx, "timeouts", start=start, end=end, kill=kill, **given(filters))
-        return written(answer)
+        return written(_waited(self._ask(ctx, "timeouts", start=start, end=end, kill=kill, **given(filters))))
 
     def _ask(self, ctx: Context, path: str, **params: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self._asked(ctx, lambda api: api.get(path, **params))

@@ -82,4 +82,8 @@ def share_of(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = value.strip()
-    return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        raise ValueError(f"{value!r} is not a share: write 0.1% or 0.001") from None
+    return number / 100 if text.endswith("%") else number

@@ -1,9 +1,10 @@
 -- The waits of requests that began and ended in the window, as collector.timeouts.read has them: of every `one_in`-th one.
--- An error that says that a time was over is a time-out of whoever set it, and no answer of the server.
+-- An error that says that a time was over (in words, or as HTTP status) is a time-out of whoever set it, and no answer of
+-- the server. Of an unknown status nobody tells that its end was an answer: as in flight, it waited so long.
 SELECT
     toUInt32(intDiv(toUnixTimestamp64Nano(start) - {start_ns:Int64}, 1000000)) AS began_ms,
     transform($parts.timeouts_kind, {kinds:Array(UInt64)}, {places:Array(UInt16)}, toUInt16({most:UInt32})) AS place,
-    toUInt8(multiIf(status = 'cancelled' OR (status = 'error' AND match(error_type, '(?i)time.?d?.?out|deadline')), 2, status = 'error', 1, 0)) AS ended,
+    toUInt8(multiIf(status = 'cancelled' OR (status = 'error' AND (error_type IN ('408', '504', '524') OR match(error_type, '(?i)time.?d?.?out|deadline'))), 2, status = 'error', 1, status = 'ok', 0, 3)) AS ended,
     $parts.known_latencies,
     ifNull(toFloat64(input_tokens), nan) AS prompt,
     toUInt8(multiIf(reasoning_tokens IS NULL, 2, reasoning_tokens > 0, 1, 0)) AS reasons,

@@ -71,6 +71,8 @@ def test_without_censoring_the_interval_is_that_of_a_share():
     found, expected = curve.at(bin_of(50)), wilson(share(curve, 50), 1000)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     assert (wilson(0, 100).low, round(wilson(0, 100).high, 4)) == (0, 0.037)
+    assert {wilson(0, n).low for n in range(1, 500)} == {0}
+    assert {wilson(1, n).high for n in range(1, 500)} == {1}
     assert wilson(0.5, 0).share is None
 
 
@@ -91,6 +93,17 @@ def test_slowness_that_lasts_for_several_blocks_counts():
     curve = survival(seconds, block=block)
     at = bin_of(10) - curve.first
     assert curve.effect[3][at] > 2.5 * curve.effect[1][at] > 100
+
+
+def test_slowness_that_lasts_for_a_tenth_of_the_time_makes_the_interval_wider():
+    """Six slow blocks are in a row or in pairs: ten wide blocks see which."""
+    block = np.arange(6000) * BLOCKS // 6000
+    wide = [
+        survival(np.where(np.isin(block, slow), 30.0, 1.0), block=block).at(bin_of(10))
+        for slow in ([12, 13, 14, 15, 16, 17], [3, 4, 21, 22, 51, 52])
+    ]
+    assert wide[0].share == wide[1].share == pytest.approx(0.1)
+    assert wide[0].high - wide[0].low > 1.5 * (wide[1].high - wide[1].low)
 
 
 def test_weights_count_as_so_many_requests_and_as_less_evidence():
@@ -121,6 +134,34 @@ def test_of_waits_of_which_nearly_all_were_broken_off_the_rest_tells_nothing():
     assert curve.at(bin_of(25)).share is None
     uncensored = survival([1.0] * 995 + few)
     assert uncensored.told == uncensored.last, "few long waits that all ended are the truth"
+
+
+@pytest.mark.parametrize(
+    ("beyond", "hides"),
+    [
+        ([], True),
+        ([11.0] * 4, False),
+        ([11.0, 12.0, 13.0, 14.0], False),
+        ([11.0] * 30, False),
+    ],
+)
+def test_where_some_were_not_broken_off_more_requests_tell(beyond, hides):
+    """Nine of ten give up at 10 s. With so many times as many requests, the few that waited longer are enough."""
+    seconds, ended = [1.0] * 500 + [10.0] * 495 + beyond, [True] * 500 + [False] * 495 + [True] * len(beyond)
+    curve = survival(seconds, ended)
+    assert curve.hides(0.01) == hides
+    assert not curve.decided(0.01) or len(beyond) >= 20
+    if not hides and len(beyond) < 20:
+        needed = curve.needed(0.01)
+        assert curve.needed(0.4) > 0
+        times = -(-(needed + len(seconds)) // len(seconds))
+        assert survival(seconds * times, ended * times).decided(0.01)
+        assert not survival(seconds * (times // 2), ended * (times // 2)).decided(0.01)
+
+
+def test_where_none_was_answered_no_number_of_requests_tells():
+    none = survival([60.0] * 50, [False] * 50)
+    assert (none.hides(0.1), none.decided(0.1), none.least(0.5)) == (True, False, None)
 
 
 def test_how_many_more_requests_decide():

@@ -7,7 +7,7 @@ from collector.timeouts import hedge
 from collector.timeouts.curve import waits_out
 from collector.timeouts.evident import piles
 from collector.timeouts.split import NOT_TOLD, OTHERS, lengths_of, splits_of, telling
-from collector.timeouts.waits import ANSWERED, CENSORED, ENDLESS, GIVEN_UP, OK, Requests, Waits, waits_of
+from collector.timeouts.waits import ANSWERED, CENSORED, DEAD, ENDLESS, ERROR, GIVEN_UP, OK, Requests, Waits, waits_of
 
 NAN = float("nan")
 KINDS = {"slo_class": ["chat", "batch", ""], "vantage": ["server"] * 3, "operation": ["chat"] * 3}
@@ -75,6 +75,26 @@ class TestSplits:
         found = split_of(made(self.n, ttft=self.quick * (1 + 9 * reasons), reasons=reasons))
         assert (found.dimension, found.values) == ("reasoning", ["no", "yes"])
 
+    @pytest.mark.parametrize(("cut_at", "divides"), [(30.0, True), (300.0, True), (0.5, False)])
+    def test_who_was_always_given_up_has_a_part_of_its_own(self, cut_at, divides):
+        """Twice the longest answer is silence for those that are alike: no long prompt was ever answered."""
+        long = self.tokens > 20_000
+        ended = np.where(long, GIVEN_UP, OK)
+        ttft = np.where(long, 0, self.quick)
+        e2e = np.where(long, cut_at, self.quick * 2)
+        requests = made(self.n, ttft=ttft, e2e=e2e, ended=ended, tokens=self.tokens)
+        found = split_of(requests)
+        assert (found is not None) == divides
+        if found:
+            part = dict(found.parts(requests))["16,000 to 63,999"]
+            out = {out.wait: out for out in waits_out(part, 0.01, [])}
+            assert {name: (one.answered, one.censored, one.dead) for name, one in out.items()} == {
+                name: (0, long.sum(), 0) for name in ("first_token", "e2e")
+            }
+            assert [(one.timeout_s, one.requests) for one in out["first_token"].evident] == [(cut_at, long.sum())]
+            assert "no request was answered" in out["e2e"].summary
+            assert (out["e2e"].suggested, out["e2e"].more_requests) == (None, None)
+
     def test_whose_value_is_not_told_counts_in_each_part_by_its_share(self):
         tokens = np.where(np.arange(self.n) % 10 == 0, NAN, np.where(np.arange(self.n) % 3 == 0, 30_000, 500))
         requests = made(self.n, ttft=self.quick * np.where(tokens == 30_000, 5, 1), tokens=tokens)
@@ -134,6 +154,28 @@ class TestEvident:
         (found,) = piles(requests, waits_of(requests)["first_token"])
         assert (found.timeout_s, found.answered) == (60, None)
 
+    @pytest.mark.parametrize("ttft", [NAN, 0.0])
+    def test_a_time_out_of_requests_that_do_not_stream_bounds_the_whole(self, ttft):
+        requests = self.traffic(60.0)
+        given_up = requests.ended == GIVEN_UP
+        ttft_us = np.where(given_up, 0, ttft)
+        changed = Requests(**{**vars(requests), "ttft_us": ttft_us, "first_visible_us": ttft_us})
+        (out,) = waits_out(changed, 0.01, [])
+        assert (out.wait, [(one.timeout_s, one.requests) for one in out.evident]) == ("e2e", [(60, 100)])
+
+    @pytest.mark.parametrize(("longest", "said"), [(25.0, "they count as dead"), (35.0, "too few others waited")])
+    def test_those_of_a_time_out_that_count_as_dead_are_told_to(self, longest, said):
+        requests = self.traffic(60.0, longest=longest)
+        cut = np.arange(self.n) % 20 == 0
+        ttft = np.where(cut, 0, requests.ttft_us)
+        changed = Requests(
+            **{**vars(requests), "ttft_us": ttft, "first_visible_us": ttft, "e2e_us": np.where(cut, 60e6, ttft * 1.1)}
+            | {"ended": np.where(cut, GIVEN_UP, OK).astype(np.uint8)}
+        )
+        first = next(waits_out(changed, 0.01, []))
+        assert (first.wait, first.dead) == ("first_token", 100 if longest < 30 else 0)
+        assert f"100 requests were given up at 1 min, a client's time-out: {said}" in first.summary
+
     def test_dead_ones_among_those_that_waited_longer_count(self):
         requests = self.traffic(60.0)
         wait = waits_of(requests)["first_token"]
@@ -142,6 +184,19 @@ class TestEvident:
         (found,) = piles(requests, wait)
         assert found.answered.share == pytest.approx(0.5, abs=0.05)
         assert found.answered.low < 0.5 < found.answered.high
+
+    @pytest.mark.parametrize(("by", "share"), [(GIVEN_UP, None), (ERROR, 0.0), (DEAD, 0.0)])
+    def test_what_cut_those_off_that_waited_longer_is_no_answer_to_what_would_have_been(self, by, share):
+        """Nobody was answered after 25 s: 100 were given up at 60 s, and twenty ended later."""
+        ttft = self.random.uniform(1, 25, self.n)
+        ended, e2e = np.full(self.n, OK), ttft * 1.1
+        ended[:100], ended[100:120] = GIVEN_UP, by
+        e2e[:100], e2e[100:120] = 60, np.linspace(70, 90, 20)
+        requests = made(self.n, ttft=np.where(np.arange(self.n) < 120, 0, ttft), e2e=e2e, ended=ended)
+        found = next(piles(requests, waits_of(requests)["first_token"]))
+        assert found.of.sum() == 100
+        assert (None if found.answered is None else found.answered.share) == share
+        assert found.answered is None or 0.1 < found.answered.high < 0.2
 
     def test_short_ones_are_no_timers(self):
         requests = self.traffic(0.3)
