@@ -62,7 +62,7 @@ class WatchedFile(Generic[T]):
         self._looked_s = monotonic_s()
         look = _Look(path, read, ())
         if not look.ended.wait(_START_S):
-            msg = f"{what} in {path} cannot be read: the file system has not answered for {_START_S:.0f} s"
+            msg = f"{what} in {path} cannot be read: it has taken {_START_S:.0f} s, so the file system does not answer"
             raise ValueError(msg)
         if look.error:
             raise look.error
@@ -81,7 +81,9 @@ class WatchedFile(Generic[T]):
                 self._looked_s, patience_s = now_s, _PATIENCE_S
                 self._look = _Look(self._path, self._read, self._version)
             if not self._look.ended.wait(patience_s):
-                self._say(f"{self._what} in {self._path} cannot be read: the file system does not answer")
+                self._say(
+                    f"{self._what} in {self._path} cannot be read yet: the file system does not answer, or the machine is busy"
+                )
                 return self._content
             look, self._look = self._look, None
             if look.error:
