@@ -129,6 +129,25 @@ def test_the_first_order_is_told_only_where_waits_are_a_fifth_at_most():
     ]
 
 
+@pytest.mark.parametrize(
+    ("cause", "share", "kind", "is_told"),
+    [
+        ("drift", 0.29, "first order", True),
+        ("batch", 0.02, "first order", True),
+        ("batch", 0.001, "first order", False),
+        ("stall", 0.001, "replay", True),
+        ("alone", 0.6, "first order", False),
+        ("alone", 0.6, "replay", False),
+    ],
+)
+def test_nobody_is_told_to_do_without_what_took_no_longer_than_usual(cause, share, kind, is_told):
+    """A short stall may have made the whole queue, which only a replay tells."""
+    groups = [group(cause, [cause], 900.0 * share, share, without=without(0.99, 22.0, kind))]
+    few = [part("wait_batch", "waiting for a place", 9.0, 0.01)]
+    told = [line for line in lines(ANSWER | {"groups": groups, "parts": few}) if line.startswith("  without")]
+    assert bool(told) is is_told
+
+
 def test_where_nothing_typical_is_known_waits_are_a_share_of_the_time():
     groups = [one | {"excess_s": None, "share": None, "requests": None} for one in changed()["groups"]]
     parts = [one | {"excess_s": None, "share": None, "time_s": 1.0} for one in changed()["parts"]]
@@ -154,7 +173,7 @@ def test_without_typical_requests_the_rows_are_ordered_by_their_time():
     ("change", "line"),
     [
         ({"not_ended": [{"text": "engine i-1: 1 request waits\x1b[2J"}]},
-         "not ended: engine i-1: 1 request waits\\x1b[2J"),
+         "not ended at 15:00:00: engine i-1: 1 request waits\\x1b[2J"),
         ({"note": "2 of 6 requests are not explained yet"}, "note: 2 of 6 requests are not explained yet"),
         ({"without_hidden": "40 % is not explained"}, "note: without a cause: 40 % is not explained"),
         ({"levels": [{"level": "estimated", "requests": 195, "more": "steps scatter by 42 %"}]},
@@ -192,6 +211,8 @@ def test_what_else_is_told(change, line):
          "others' prompts, 60 % of it tenant a's"),
         ("waiting for KV", ["wait_kv"], [culprit("tenant", "a", 0.6)],
          "waiting for KV: tenant a had 60 % of the KV blocks"),
+        ("waiting for a place", ["wait_batch"], [culprit("tenant", "a", 0.4), culprit("tenant", "b", 0.35)],
+         "waiting for a place"),
         ("stall", ["stall"], [PROCESS], "stall in both-z1-0"),
         ("stall", ["stall"], [culprit("process", "a", 0.6)], "stall"),
         ("others' prompts", ["others_prompts"], [culprit("tenant", "another tenant", None)], "others' prompts"),
@@ -243,7 +264,7 @@ def test_nothing_is_bad():
     assert text(show, nothing, {}) == "No request is bad.\n"
     waits = ANSWER | {"selected": ANSWER["selected"] | {"requests": 0}, "parts": [], "groups": [], "levels": []}
     told = lines(waits | {"not_ended": [{"text": "engine i-1: 1 request waits"}], "sentence": "1 has not ended."})
-    assert told == ["1 has not ended.", "not ended: engine i-1: 1 request waits"]
+    assert told == ["1 has not ended.", "not ended at 15:00:00: engine i-1: 1 request waits"]
 
 
 def test_one_request():

@@ -75,7 +75,8 @@ class Serving:
     def advice(self, cause: str, culprits: Sequence[Culprit]) -> str:
         """What makes a cause less with the engines whose requests lost most to it."""
         if cause == "unexplained":
-            return ". ".join(dict.fromkeys(one.more.rstrip(".") for one in self.levels if one.more))
+            of_levels = [one.action.rstrip(".") for level in self.levels for one in level.reasons[:_MOST_REASONS]]
+            return ". ".join(dict.fromkeys(filter(None, of_levels)))
         return f"{compared(culprits, self.processes.values())}{advice(cause, self._engines_of(cause))}"
 
     @cached_property

@@ -125,12 +125,13 @@ def test_what_never_comes_is_waited_for_until_the_end_of_patience_and_explained_
     assert lacked(rows) == {"no_steps"}
 
 
-def test_requests_of_the_past_have_a_law_of_their_past(traffic, rows, status):
-    """The collector has learned from all periods up to now when the rows of two hours ago come."""
+@pytest.mark.parametrize("ago_s", [(7200.0, 5400.0), (3000.0, 1500.0)])
+def test_requests_that_come_late_have_a_law_of_their_time(traffic, rows, status, ago_s):
+    """The collector has learned from all periods up to now when the rows of two hours, or of 50 minutes, ago come."""
     explainer = Explainer(rows.store, status, waits=AT_ONCE)
     assert explainer.run_once()
-    for ago_s, segment in ((7200.0, "earlier"), (5400.0, "later")):
-        traffic(ago_s=ago_s, segment=segment)
+    for then_s, segment in zip(ago_s, ("earlier", "later"), strict=True):
+        traffic(ago_s=then_s, segment=segment)
     while not explainer.run_once():
         pass
     assert levels(rows) == {"steps": 600}
