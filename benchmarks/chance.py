@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.chance_time import coverage, gates, mixes
+from benchmarks.chance_time import coverage, gates, latency_gates, mixes
 from benchmarks.report import JsonPath, Quick, publish
 from collector.compare.chance import Floats, Ratios, Sample
 from collector.compare.evidence import against_latency
@@ -38,7 +38,8 @@ def main(
     numbers: dict[str, Any] = {"runs": runs}
     if time:
         few = 10 if quick else min(runs, 200)
-        numbers = {"runs": few, **coverage(random, few), **mixes(random, few), **gates(random, few // 2)}
+        numbers = {"runs": few, **coverage(random, few), **mixes(random, few)}
+        numbers |= {**gates(random, few // 2), **latency_gates(random, few // 2)}
         publish("chance_time", numbers, packages=("numpy",), quick=quick, path=json)
         return
     if tokens:

@@ -171,11 +171,13 @@ def gates(random: np.random.Generator, runs: int) -> dict[str, float]:
     return numbers
 
 
-def latency_gate(random: np.random.Generator, tau_s: float, slower: float, rate: float = 1.0) -> tuple[str, float]:
+def latency_gate(
+    random: np.random.Generator, tau_s: float, slower: float, *, rate: float = 1.0, sigma: float = 1.0
+) -> tuple[str, float]:
     """The verdict of a gate on P99 (one number of five) of two sides, asked at most each minute for two hours, and how
-    many requests of each side it had seen. `rate`: requests of each side per second.
+    many requests of each side it had seen. `rate`: requests of each side per second; `sigma`: of their logarithm.
     """
-    a, b = (side(random, int(rate * 7200), tau_s, sigma=1.0, slower=by, seconds=7200) for by in (1.0, slower))
+    a, b = (side(random, int(rate * 7200), tau_s, sigma=sigma, slower=by, seconds=7200) for by in (1.0, slower))
     minute = 1
     while minute <= 120:
         until = [where(one, one["end"] < minute * 60) for one in (a, b)]
@@ -188,16 +190,19 @@ def latency_gate(random: np.random.Generator, tau_s: float, slower: float, rate:
 
 
 def latency_gates(random: np.random.Generator, runs: int) -> dict[str, float]:
-    """How often a gate on P99 calls an identical side worse, and one that is 1.2 × slower good (10 % are relevant), and
-    how many requests it needs for × 1.5, which a test of P99 with a fixed size finds half of the time with 330.
+    """How often a gate on P99 calls an identical side worse, and one that is 1.2 × slower good (10 % are relevant), at
+    one request a second, and how many requests of each side half of the gates need for a slower one, at two a second.
     """
     numbers = {}
     for name, tau_s in NOISE.items():
         for slower, wrong in ((1.0, "worse"), (1.2, "good")):
             found = [latency_gate(random, tau_s, slower) for _ in range(runs)]
             numbers[f"{name}, P99 × {slower:g}: {wrong}"] = sum(one == wrong for one, _ in found) / runs
-        found = [latency_gate(random, tau_s, 1.5) for _ in range(max(runs // 2, 5))]
-        requests = [n if one == "worse" else np.inf for one, n in found]
-        numbers[f"{name}, P99 × 1.5: worse"] = float(np.isfinite(requests).mean())
-        numbers[f"{name}, P99 × 1.5: requests of each side until worse, median"] = float(np.median(requests))
+    for sigma in (0.8, 1.2):
+        for slower in (1.5, 1.25):
+            found = [latency_gate(random, 0, slower, rate=2.0, sigma=sigma) for _ in range(runs)]
+            requests = [n if one == "worse" else np.inf for one, n in found]
+            numbers[f"σ {sigma}, P99 × {slower:g}: requests of each side until worse, median"] = float(
+                np.median(requests)
+            )
     return numbers

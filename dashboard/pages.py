@@ -28,22 +28,7 @@ PAGES = {
         request.page, title="Request", icon=":material/waterfall_chart:", url_path="request", visibility=in_view
     ),
 }
-MOVED = {"requests": "explore", "variants": "compare"}  # pages of old links, and those that have their content now
-
-
-def moved(page: str) -> st.Page:
-    """A page that only leads to another one, with all that its link has."""
-
-    def lead() -> None:
-        given = [(name, value) for name in st.query_params for value in st.query_params.get_all(name)]
-        st.switch_page(PAGES[MOVED[page]], query_params=given)
-
-    return st.Page(lead, title=page.capitalize(), url_path=page, visibility="hidden")
-
-
-page = st.navigation([*PAGES.values(), *(moved(name) for name in MOVED)], position="top")
-if page.url_path in MOVED:
-    page.run()
+page = st.navigation([*PAGES.values()], position="top")
 components.title(page.title)
 st.session_state["pages"] = PAGES
 with st.spinner("Waiting for the collector", show_time=True):

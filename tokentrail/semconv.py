@@ -215,8 +215,6 @@ PHASE_TIME_PREFIX: Final = "tokentrail.phase_time."
 TOKEN_INDEX: Final = "tokentrail.token.index"
 """The place of a token in its answer, counted from 0. The SDK leaves it out, since the span id tells it
 (`TOKEN_ID_STRIDE`); a sender with other ids sends it, and the collector reads both."""
-OLD_TOKEN_INDEX: Final = "gen_ai.token.index"
-"""`TOKEN_INDEX` as the first SDKs sent it; the collector still reads it."""
 CHOICE_INDEX: Final = "tokentrail.choice.index"
 """The answer that a token belongs to, where a request has several (`n` > 1); absent where it has one. Token indices and
 durations are those of the choice."""

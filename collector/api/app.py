@@ -37,6 +37,7 @@ from collector.api import (
     spans,
     storage,
     summary,
+    timeouts,
     timeseries,
     verdict,
 )
@@ -120,6 +121,7 @@ def create_app(
         requests,
         request,
         timeseries,
+        timeouts,
         engines,
         incidents,
         spans,

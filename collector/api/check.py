@@ -23,7 +23,7 @@ from collector.api.parameters import (
 from collector.ask.window import Window
 from collector.compare.check import Check, check, read
 from collector.compare.evidence import Verdict
-from collector.compare.sides import common_time
+from collector.compare.ran import Ran, common_time
 from collector.compare.strata import NO_STRATA, read_strata
 from collector.count.reader import Reader
 from collector.numbers.values import value_counts
@@ -102,12 +102,15 @@ def router(ctx: Context) -> APIRouter:
         slo = find_slo(reader.slos, query.slo)
         vantage, against, cut, strata = slo.select["vantage"], query.against, "", NO_STRATA
         window, other = _side(reader, slo, query), None
-        if against is not None:
-            beside = _side(reader, slo, against)
-            beside, window, cut = common_time(reader, beside, window)
-            strata = read_strata(reader, (beside, window))
+        if against is None:
+            ran = Ran.read(reader, window)
+            seen, first_ns = ran.seen_s(), ran.first_ns
+        else:
+            common = common_time(reader, _side(reader, slo, against), window)
+            window, cut, seen, first_ns = common.b, common.cut, common.seen_s, common.first_ns
+            strata = read_strata(reader, (common.a, window))
             name = _named(query.own_filters("against"), "the other time")
-            other = read(reader, name, slo, beside, vantage, strata)
+            other = read(reader, name, slo, common.a, vantage, strata)
         checked = read(
             reader,
             _named({name: getattr(query, name) for name in ("variant", "model", "tenant")}, "the window"),
@@ -115,6 +118,7 @@ def router(ctx: Context) -> APIRouter:
             window,
             vantage,
             None if other is None else strata,
+            first_ns,
         )
         answer = check(
             slo,
@@ -124,6 +128,7 @@ def router(ctx: Context) -> APIRouter:
             quantile=query.quantile,
             relevant=query.relevant,
             least_ns=query.least_time,
+            ran_s=seen,
             strata=strata,
             cut=cut,
         )

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query
 
 from collector.api.parameters import NoQuery
 from collector.api.session import ALL_TENANTS
-from collector.ask.times import SECOND_NS, rfc3339
 from collector.base.answer import Answer
 from collector.base.status import IngestStatus
 from tokentrail.version import __version__
@@ -28,8 +27,6 @@ class CollectorOut(Answer):
     """By reason."""
     explain_failures: int
     """How often explaining requests failed, and was or will be tried again."""
-    last_stored: str | None
-    """When data was last written to the store."""
 
 
 def router(status: IngestStatus) -> APIRouter:
@@ -40,7 +37,6 @@ def router(status: IngestStatus) -> APIRouter:
     def get_collector(_: Annotated[NoQuery, Query()]) -> CollectorOut:
         """The version, the addresses of all listeners, and what has come in."""
         now = status.snapshot()
-        last_s = now.last_insert_unix_s
         return CollectorOut(
             version=__version__,
             listeners=dict(status.listeners),
@@ -49,7 +45,6 @@ def router(status: IngestStatus) -> APIRouter:
             spans_received=now.spans_received,
             spans_left_out=dict(now.spans_rejected),
             explain_failures=now.explain_failures,
-            last_stored=rfc3339(round(last_s) * SECOND_NS) if last_s else None,
         )
 
     return routes

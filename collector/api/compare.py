@@ -13,7 +13,8 @@ from collector.api.problems import bad_parameter
 from collector.ask.times import Moment, rfc3339
 from collector.ask.window import Window
 from collector.compare.compare import Comparison, compare
-from collector.compare.sides import common_time, read_side
+from collector.compare.ran import common_time
+from collector.compare.sides import read_side
 from collector.compare.strata import read_strata
 from collector.count.reader import Reader
 from tokentrail.shared.parameters import MEANING
@@ -66,9 +67,10 @@ def router(ctx: Context) -> APIRouter:
         if not any(query.own_filters(side) or any(query.times(reader.now_ns, side)) for side in "ab"):
             raise bad_parameter("a.variant", "say how the sides differ, as in a.variant=old&b.variant=new or at=-1h")
         (of_a, a, vantage_of_a), (of_b, b, vantage_of_b) = (query.side(reader, side) for side in "ab")
-        a, b, cut = common_time(reader, a, b)
+        common = common_time(reader, a, b)
+        a, b = common.a, common.b
         strata = read_strata(reader, (a, b))
         sides = read_side(reader, of_a, a, vantage_of_a, strata), read_side(reader, of_b, b, vantage_of_b, strata)
-        return compare(*sides, query.relevant, strata, cut)
+        return compare(*sides, query.relevant, strata, common.cut)
 
     return routes

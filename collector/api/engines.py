@@ -1,4 +1,4 @@
-"""`/kv`, `/cold_starts`, `/engines` and `/processes`: the state and the events of engine processes."""
+"""`/cold_starts`, `/engines` and `/processes`: the state and the events of engine processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from collector.ask.window import Window
 from collector.base.process import Process
 from collector.engines.cold_starts import ColdStarts, cold_starts
 from collector.engines.engines import Engines, engines
-from collector.engines.kv import Kv, kv
 from collector.engines.process_timeline import LONGEST_NS, ProcessTimeline, process_timeline
 from collector.engines.processes import Processes, processes
 from collector.sql.fragment import TRUE
@@ -32,12 +31,6 @@ class TimelineQuery(TimesQuery):
 def router(ctx: Context) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["engines"])
-
-    @routes.get("/kv", dependencies=[ALL_TENANTS])
-    def get_kv(query: Annotated[WindowQuery, Query()]) -> Kv:
-        """KV-cache use and evictions per engine process."""
-        reader = ctx.reader()
-        return kv(reader, query.as_reported(reader))
 
     @routes.get("/cold_starts", dependencies=[ALL_TENANTS])
     def get_cold_starts(query: Annotated[WindowQuery, Query()]) -> ColdStarts:

@@ -27,8 +27,6 @@ from tokentrail.shared.parameters import MEANING
 _MOST_SETS = 50
 _MOST_STRETCHES = 100
 _MOST_SLOWEST = 200
-_LEAST_BLAMED = 0.1
-"""A cause with this share of the excess is told as one."""
 
 
 class ExplainQuery(WindowQuery):
@@ -72,9 +70,7 @@ def router(ctx: Context) -> APIRouter:
         if question.slo is None or question.metric is not None:
             return answer
         wrong = what_was_wrong(reader, chosen, question.slo)
-        is_blamed = any(part.cause != "unexplained" and (part.share or 0.0) >= _LEAST_BLAMED for part in answer.parts)
-        told = wrong and wrong.with_levels("" if is_blamed else None, answer.levels)
-        return answer.model_copy(update={"wrong": told})
+        return answer.model_copy(update={"wrong": wrong and wrong.beside(answer)})
 
     return routes
 

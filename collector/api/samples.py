@@ -1,4 +1,4 @@
-"""`/samples` and `/samples/latencies`: what the metrics of engines say."""
+"""`/samples`: what the metrics of engines say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from collector.base.status import IngestStatus
 from collector.count.answers import WindowOut
 from collector.count.sampled import SampledProcess
 from collector.count.samples import newest
-from collector.numbers.sampled_latencies import SampledLatencies, sampled_latencies
 from collector.otlp.metric_names import SCRAPE_DURATION, UP
 
 _MOST_PROBLEMS: Final = 100
@@ -34,7 +33,6 @@ class SampledProcessOut(Answer):
     reason: str
     """Why the last scrape gave no values."""
     seen: str
-    scrape_s: float | None
     values: dict[str, float]
     """By common name, over all series of the process; of a histogram the number of its observations."""
 
@@ -71,12 +69,6 @@ def router(ctx: Context, status: IngestStatus) -> APIRouter:
             discovery_problems=[DiscoveryProblem(source=source, problem=problem) for source, problem in problems],
         )
 
-    @routes.get("/samples/latencies", dependencies=[ALL_TENANTS])
-    def get_sampled_latencies(query: Annotated[WindowQuery, Query()]) -> SampledLatencies:
-        """Latencies of the window from engines' own histograms, as bounds: a histogram has no exact quantile."""
-        reader = ctx.reader()
-        return sampled_latencies(reader, query.as_reported(reader))
-
     return routes
 
 
@@ -89,6 +81,5 @@ def _out(process: SampledProcess) -> SampledProcessOut:
         up=process.up,
         reason=process.reason,
         seen=rfc3339(process.seen_ns),
-        scrape_s=process.values.get(SCRAPE_DURATION),
         values=values,
     )

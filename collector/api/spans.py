@@ -90,11 +90,8 @@ class SpanName(Answer):
     scope: str
     name: str
     spans: int
-    first_start: str
-    last_start: str
     attribute_keys: list[str]
     """At most 200."""
-    resource_keys: list[str]
 
 
 class SpanNames(Answer):
@@ -127,12 +124,7 @@ def router(ctx: Context) -> APIRouter:
         rows = reader.queries.rows("span_names", {"filter": query.filter}, **bounds, limit=MOST_NAMES)
         return SpanNames(
             window=told,
-            names=[
-                SpanName.model_validate(
-                    row | {"first_start": rfc3339(row["first_ns"]), "last_start": rfc3339(row["last_ns"])}
-                )
-                for row in rows
-            ],
+            names=[SpanName.model_validate(row) for row in rows],
         )
 
     return routes

@@ -24,7 +24,6 @@ class TableOut(Answer):
     broken_parts: int
     """Damaged on the disk: docs/storage.md#damaged-parts."""
     disk_bytes: int
-    uncompressed_bytes: int
     oldest: str | None
     """Null for an empty table."""
     retention_s: int | None
@@ -94,7 +93,7 @@ def router(usage: Usage, retention: Retention, status: IngestStatus) -> APIRoute
                     rows=row["total_rows"],
                     oldest=None if (ns := oldest[table]) is None else rfc3339(ns),
                     retention_s=retention.tables.get(table),
-                    **{name: row[name] for name in ("parts", "broken_parts", "disk_bytes", "uncompressed_bytes")},
+                    **{name: row[name] for name in ("parts", "broken_parts", "disk_bytes")},
                 )
                 for table, row in usage.tables().items()
             ],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -59,16 +59,17 @@ class Check(Answer):
     numbers: list[Judged]
 
 
-def bad_share(reader: Reader, counted: Counted, slo: Slo) -> Share:
-    """The bad requests among the judged ones, and how they came together."""
+def bad_share(reader: Reader, counted: Counted, slo: Slo, first_ns: int) -> Share:
+    """The bad requests among the judged ones, and how they came together since the first of them."""
     tally, errors = counted.requests.tally, counted.errors
     if not tally.judged:
         return Share(0.0, 0.0)
     bad, n = float(tally.bad), float(tally.judged)
-    bad_by_block, by_block = _by_block(reader, slo, counted.window)
+    window = replace(counted.window, start_ns=min(max(counted.window.start_ns, first_ns), counted.window.end_ns - 1))
+    bad_by_block, by_block = _by_block(reader, slo, window)
     moved = (bad_by_block - by_block * bad_by_block.sum() / max(by_block.sum(), 1.0)) / n
     more = errors.attainment**2 if errors and errors.attainment and 0 < bad < n else 0.0
-    return Share(bad, n, moved, counted.window.seconds, by_block, more)
+    return Share(bad, n, moved, window.seconds, by_block, more)
 
 
 def _by_block(reader: Reader, slo: Slo, window: Window) -> tuple[Floats, Floats]:
@@ -102,10 +103,20 @@ class Checked:
     rows: Rows
 
 
-def read(reader: Reader, name: str, slo: Slo, window: Window, vantage: Sequence[str], strata: Strata | None) -> Checked:
-    """Read one side. `strata`: by what its requests are compared with another side's; None: with none."""
+def read(
+    reader: Reader,
+    name: str,
+    slo: Slo,
+    window: Window,
+    vantage: Sequence[str],
+    strata: Strata | None,
+    first_ns: int | None = None,
+) -> Checked:
+    """Read one side. `strata`: by what its requests are compared with another side's; None: with none. `first_ns`: when
+    its first request began.
+    """
     counted = count(reader, window, vantage, [slo])
-    bad = bad_share(reader, counted, slo)
+    bad = bad_share(reader, counted, slo, first_ns or 0)
     return Checked(name, counted, bad, {} if strata is None else read_rows(reader, counted, [slo], strata)[0])
 
 
@@ -118,11 +129,16 @@ def check(
     quantile: float,
     relevant: float,
     least_ns: int,
+    ran_s: float,
     strata: Strata = NO_STRATA,
     cut: str = "",
 ) -> Check:
-    """The verdict on `checked`, against the objective or another side. Good needs to be seen for `least_ns`."""
-    budget, seen_s = 1 - objective, _seen_s(checked)
+    """The verdict on `checked`, against the objective or another side.
+
+    Good needs both sides, and to be seen for `least_ns`. `ran_s`: the time in which requests ended, without pauses.
+    """
+    budget, seen_s = 1 - objective, min(_seen_s(checked), ran_s)
+    empty = next((one.name for one in (checked, against) if one and not one.counted.requests.tally.judged), None)
     young = seen_s * SECOND_NS < least_ns
     if against is None:
         numbers = [against_objective(checked.bad, budget, relevant, young=young)]
@@ -140,7 +156,7 @@ def check(
     verdict = overall(numbers)
     slow = checked.bad.wanders_slowly(larger(budget, relevant))
     reason = _reason(verdict, numbers, checked, against, relevant)
-    if verdict == "not decided" and young and checked.bad.n:
+    if verdict == "not decided" and young and not empty:
         reason += f"; good needs {duration(least_ns / SECOND_NS)} of traffic, of which {duration(seen_s)} are seen"
     elif verdict == "not decided" and slow:
         reason += "; the traffic wanders too slowly for this time: ask about a longer one"
@@ -153,12 +169,23 @@ def check(
         requests=checked.counted.requests,
         relevant=relevant,
         error=ALPHA,
-        empty=next((one.name for one in (checked, against) if one and not one.counted.requests.tally.judged), None),
+        empty=empty,
         seen_s=seen_s,
         slow=slow,
-        warnings=[*([cut] if cut else []), *told_strata(strata, ())],
+        warnings=[*([cut] if cut else []), *_not_compared(checked, against), *told_strata(strata, ())],
         numbers=numbers,
     )
+
+
+def _not_compared(checked: Checked, against: Checked | None) -> Iterator[str]:
+    """The latencies that one side alone tells."""
+    if against is None or not (checked.counted.requests.ok and against.counted.requests.ok):
+        return
+    for name in LATENCIES:
+        told = [bool(np.isfinite(side.rows[name]).any()) for side in (checked, against)]
+        if any(told) and not all(told):
+            silent = against if told[0] else checked
+            yield f"{silent.name} does not tell its {THRESHOLDS[name]}, so it is not compared"
 
 
 def _seen_s(checked: Checked) -> float:

@@ -156,7 +156,8 @@ def against_share(
     pair: tuple[Sample, Sample] | None, b: Share, budget: float, relevant: float, of: int, *, young: bool = False
 ) -> Judged:
     """The bad share of two sides, like for like. It is good, too, where nothing says that B is worse and B keeps the
-    objective: `b` is its bad share as it is.
+    objective: `b` is its bad share as it is. A side that has too few requests to compare with is no release to be as
+    good as.
     """
     worse = good = 0.0
     shares: list[float | None] = [None, b.share]
@@ -164,8 +165,8 @@ def against_share(
         bad = [side.values > 0 for side in pair]
         shares = [*_shares(pair, bad)]
         worse, good = _differ(pair, bad, _WORSE), _differ(pair, bad, _GOOD, 1 + relevant)
-    if worse < log(of / ALPHA):
-        good = max(good, b.beside(larger(budget, relevant), _GOOD))
+        if worse < log(of / ALPHA):
+            good = max(good, b.beside(larger(budget, relevant), _GOOD))
     return Judged.of("bad share", shares[0], shares[1], worse, 0.0 if young else good, numbers=of)
 
 

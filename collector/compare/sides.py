@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from typing import Final
@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from collector.ask.times import SECOND_NS, rfc3339
+from collector.ask.times import SECOND_NS
 from collector.ask.window import Window
 from collector.base.answer import Answer
 from collector.compare.alike import alike
 from collector.compare.chance import Floats, Ints, Sample
+from collector.compare.ran import PAUSE_S
 from collector.compare.strata import Strata
 from collector.compare.wandering import BLOCKS
 from collector.count.answers import Distribution, WindowOut, per_s
@@ -49,11 +50,8 @@ _ROW: Final = ("key", "start", "end", "weight", "ttft", "tpot", "e2e", "gap", "i
 _MOST_ROWS: Final = 100_000
 """Of more requests a side, one of several is read for the intervals, and so of more tokens."""
 _FEWEST: Final = 2
-_LEAST_CUT_S: Final = 60.0
 _MOST_OF_BOTH: Final = 0.5
 """Sides whose common time is a larger part of all are of one time."""
-_PAUSE_S: Final = 900.0
-"""Without a request for so long, a side has not run."""
 
 
 class SideOut(Answer):
@@ -100,7 +98,7 @@ class Side:
         starts = np.maximum(ended["start"][order], window.start_ns / 1e9)
         until = np.maximum.accumulate(ended["end"][order])
         pauses = starts[1:] - until[:-1]
-        return float(until[-1] - starts[0] - pauses[pauses > _PAUSE_S].sum())
+        return float(until[-1] - starts[0] - pauses[pauses > PAUSE_S].sum())
 
     @property
     def _ended(self) -> Rows:
@@ -129,29 +127,6 @@ class Side:
             attainment=requests.attainment,
             **{f"{name}_s": self.distributions[name] for name in ("itl", *LATENCIES)},
         )
-
-
-def common_time(reader: Reader, a: Window, b: Window) -> tuple[Window, Window, str]:
-    """The sides in the time in which both ran, and what was cut; '' for nothing.
-
-    Sides that have times of their own stay as they are. A variant that was started half an hour ago is compared with
-    the half hour of the other one.
-    """
-    if (a.start_ns, a.end_ns) != (b.start_ns, b.end_ns):
-        return a, b, ""
-    ran = [reader.queries.row("compare_time", {"filter": side.filter}, **side.bounds) for side in (a, b)]
-    if any(side["first_ns"] is None for side in ran):
-        return a, b, ""
-    first, last = max(side["first_ns"] for side in ran), min(side["last_ns"] for side in ran) + 1
-    least = _LEAST_CUT_S * SECOND_NS
-    start = first if first - max(a.start_ns, min(side["first_ns"] for side in ran)) > least else a.start_ns
-    end = last if max(side["last_ns"] for side in ran) - last > least else a.end_ns
-    if start >= end:
-        return a, b, "the sides ran at different times, so what else changed in time counts too"
-    if (start, end) == (a.start_ns, a.end_ns):
-        return a, b, ""
-    told = f"both sides are of the time in which both ran, {rfc3339(start)} to {rfc3339(end)}"
-    return replace(a, start_ns=start, end_ns=end), replace(b, start_ns=start, end_ns=end), told
 
 
 def read_side(reader: Reader, name: str, window: Window, vantage: Sequence[str], strata: Strata) -> Side:

@@ -19,7 +19,7 @@ from collector.count.evaluation import Counted, count_by, open_requests, process
 from collector.count.in_flight import Bools
 from collector.count.reader import Reader
 from collector.engines.engines import only_sampled
-from collector.engines.kv import KvEngine, kv
+from collector.engines.kv import Cache, caches
 from collector.engines.signs import processes_of, signs_of_life
 from collector.numbers.latencies import exact_by
 from collector.slo.counts import Number
@@ -99,9 +99,7 @@ class _Read:
         of_process = {"process_filter": process_filter(window)}
         day = replace(window, start_ns=min(window.start_ns, window.end_ns - DAY_NS))
         self._open = open_requests(reader, day)
-        self._caches = {
-            Process(one.service, one.instance, one.process_tenant): one for one in kv(reader, window).engines
-        }
+        self._caches = caches(reader, window)
         self._steps = {
             Process.of(row): row for row in reader.queries.rows("process_steps", of_process, **window.bounds)
         }
@@ -120,7 +118,7 @@ class _Read:
     def numbers(self, row: Mapping[str, Any]) -> ProcessNumbers:
         """The numbers of one process."""
         process = Process.of(row)
-        cache, steps = self._caches.get(process), self._steps.get(process)
+        cache, steps = self._caches.get(process, Cache()), self._steps.get(process)
         counted, ttft = self._requests.get(process.instance, (None, None))
         state, since_ns = self._state(process, row["last_seen_ns"])
         p50, p99 = steps["quantiles"] if steps else (None, None)
@@ -140,7 +138,7 @@ class _Read:
             output_tokens_per_s=_tokens_per_s(
                 counted, row["last_seen_ns"] - max(row["first_seen_ns"], self._window.start_ns)
             ),
-            **_newest(cache),
+            **cache._asdict(),
             step_p50_s=None if p50 is None else p50 / SECOND_NS,
             step_p99_s=None if p99 is None else p99 / SECOND_NS,
             **self._curves(process),
@@ -167,11 +165,6 @@ class _Read:
             for curve, name in zip(curves.values(), ("most_running", "most_waiting", "most_usage"), strict=True):
                 curve[min(row["bucket"], POINTS - 1)] = row[name]
         return curves
-
-
-def _newest(cache: KvEngine | None) -> dict[str, Any]:
-    names = {"running": "running", "waiting": "waiting", "kv_usage": "usage", "preemptions": "preemptions"}
-    return {name: None if cache is None else getattr(cache, of) for name, of in names.items()}
 
 
 def _tokens_per_s(counted: Counted | None, there_ns: int) -> float | None:

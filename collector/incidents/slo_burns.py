@@ -144,7 +144,7 @@ def _lasting_and_over(
 ) -> tuple[list[_Burning], list[_Over]]:
     """The burns that last, with their beginning, and those of the window that are over, the newest first."""
     lasting = [_with_beginning(history, one, rules[one.slo.name]) for one in burning if one.listed]
-    burns_now = {one.key for one in burning}
+    unlisted = {one.key for one in burning if not one.listed}
     over: list[_Over] = []
     for slo in slos:
         keys = [key for key in history.keys if key[0] == slo.name]
@@ -153,7 +153,7 @@ def _lasting_and_over(
             of_key = [one for one in lasting if one.key == key]
             past = [
                 one
-                for one in _past(history, window, slo, key[1], rules[slo.name], burns_now=key in burns_now)
+                for one in _past(history, window, slo, key[1], rules[slo.name], told=key in unlisted)
                 if not any(_covers(other, one) for other in (*of_key, *(of_all if key[1] is not None else ())))
             ]
             over += past
@@ -162,12 +162,13 @@ def _lasting_and_over(
 
 
 def _with_beginning(history: History, burning: _Burning, rules: Sequence[BurnRule]) -> _Burning:
-    """The burn from its first minute on: it may have paused, for less than would make it two."""
+    """The burn from its first minute on, also of what paged in the minutes before and overlaps it."""
     while True:
         minutes = history.minutes(burning.key)
         began = Watched(minutes, burning.slowest, burning.slo.budget).began()
         of_severity = [rule for rule in rules if rule.severity == burning.rule.severity]
-        whole = [one for one in stretches(minutes, of_severity, burning.slo.budget) if one.lasts]
+        found = stretches(minutes, of_severity, burning.slo.budget)
+        whole = [one for one in found if one.lasts or (began is not None and one.last >= began)]
         if began is not None and all(one.first is not None for one in whole):
             break
         history.go_back()
@@ -178,16 +179,19 @@ def _with_beginning(history: History, burning: _Burning, rules: Sequence[BurnRul
 
 
 def _past(
-    history: History, window: Window, slo: Slo, tenant: str | None, rules: Sequence[BurnRule], *, burns_now: bool
+    history: History, window: Window, slo: Slo, tenant: str | None, rules: Sequence[BurnRule], *, told: bool
 ) -> Iterator[_Over]:
-    """The burns of a window, without the one that lasts if that has an incident (`burns_now`)."""
+    """The burns of a window, without the one that lasts if the incident of all tenants tells of it (`told`).
+
+    A page may fire by whole minutes, and a ticket alone at this second: then the page is over.
+    """
     key = slo.name, tenant
     if history.bad()[key] < min(rule.least_bad for rule in rules):
         return
     asked = True
     while True:
         minutes = history.minutes(key, asked=asked)
-        over = [one for one in stretches(minutes, rules, slo.budget) if not (one.lasts and burns_now)]
+        over = [one for one in stretches(minutes, rules, slo.budget) if not (one.lasts and told)]
         inside = [one for one in over if (max(one.last, one.fired[1]) + 1) * MINUTE_NS > window.start_ns]
         if all(one.first is not None for one in inside) or not (asked or history.go_back()):
             break

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.ask.window import Window
-from collector.causes.answer.answer import LevelOut
+from collector.causes.answer.answer import Explanation, LevelOut
 from collector.causes.answer.request_times import read_percentile
 from collector.causes.answer.served import advice
 from collector.count.reader import Reader
@@ -42,6 +42,8 @@ NO_TYPICAL: Final = "Their cause is not known: no good request is explained with
 MOSTLY_FAILED: Final = 0.6
 """From this share on, the error is the reason, and no cause of the time is told."""
 _LEAST: Final = 0.05
+_LEAST_BLAMED: Final = 0.1
+"""A cause with this share of the excess is told as one."""
 _MOST_ERRORS: Final = 3
 _LONGEST_ERROR: Final = 40
 _NAMES: Final[dict[str, str]] = {
@@ -91,6 +93,11 @@ class Wrong:
         known = [level for level in levels if level.more and level.level != "none"]
         more = max(known, key=lambda level: level.requests).more if known else more
         return self.with_cause(cause, is_told=bool(told - {"none"}), is_any=bool(told), more=more)
+
+    def beside(self, answer: Explanation) -> str:
+        """The text that stands above the causes of an answer of `/explain`, and why it names none where it does not."""
+        blamed = any(part.cause != "unexplained" and (part.share or 0.0) >= _LEAST_BLAMED for part in answer.parts)
+        return self.with_levels("" if blamed else None, answer.levels)
 
 
 def unexplained(top: TopCause | None) -> str | None:

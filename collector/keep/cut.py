@@ -15,8 +15,8 @@ from typing import Final, Protocol
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from collector.keep.archive import FORMAT, BackupError, Manifest, Table, is_ours, pack
-from collector.keep.tables import own_tables
 from collector.pipeline.chain import Chain
+from collector.store.definitions import read_schema, stored_tables
 from collector.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Backups:
     def _cut(self, root: Path) -> tuple[Manifest, list[tuple[str, Path]]]:
         self._clean(root)  # FREEZE makes no link that is there already
         client = self._store.client()
-        tables = client.query(_TABLES, {"names": list(own_tables())}).result_rows
+        tables = client.query(_TABLES, {"names": list(stored_tables(read_schema()))}).result_rows
         began = time.monotonic()
         with ExitStack() as stack:
             for writes in (*(chain.writer for chain in self._chains), *self._others):

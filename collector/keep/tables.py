@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from collector.keep.archive import BackupError, Manifest
-from collector.store.definitions import read_migrations, read_schema
+from collector.store.definitions import read_migrations, read_schema, stored_tables
 from collector.store.store import Store
 
 VERSIONS: Final = "schema_version"
-_STORED: Final = re.compile(r"^ENGINE = \w*MergeTree\b", re.MULTILINE)
 _STRING: Final = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
 _WORD: Final = re.compile(r"[^\W\d]\w*")
 _COLUMN: Final = re.compile(r"`(\w+)` (.+)", re.ASCII)
@@ -20,25 +19,15 @@ _COLUMNS: Final = "SELECT name, type FROM system.columns WHERE database = curren
 _HEAD: Final = re.compile(r"columns format version: 1\n\d+ columns:\n")
 _PRINTED: Final = {"default", "toIntervalDay"}
 """Words that ClickHouse writes into a table's statement by itself."""
-_DROPPED: Final = {
-    "requests": {"surface_cell": "UInt16"},
-    "step_models": {"most_prompt_tokens": "Float64", "most_sequences": "Float64"},
-}
-"""Columns that older versions had. Migrations change them before one drops them, so the tables need them until then."""
 _MASK: Final = {"_row_exists": "UInt8"}
 """The column of a part in which a lightweight delete has masked rows."""
-
-
-def own_tables() -> dict[str, str]:
-    """The statement of each table that keeps rows, by name."""
-    return {name: statement for name, statement in read_schema().tables.items() if _STORED.search(statement)}
 
 
 def check_tables(manifest: Manifest) -> None:
     """Raise `BackupError` for a table that this version does not have, and for a word in a table's statement that none
     of ours has, such as a column, a function or a setting: `restore` would lose it without a sign.
     """
-    statements = own_tables()
+    statements = stored_tables(read_schema())
     known = _words(*statements.values()) | _PRINTED
     known |= _words(*(statement for migration in read_migrations() for statement in migration.statements))
     for name, table in manifest.tables.items():
@@ -56,33 +45,27 @@ def check_tables(manifest: Manifest) -> None:
 def make_tables(store: Store, manifest: Manifest) -> dict[str, dict[str, str]]:
     """Make an archive's tables in an empty store; return the type of each column, by table and name.
 
-    They get this version's columns, also when the archive is older, and those of the archive that are dropped since:
-    the migrations that it lacks run at the next start of a collector, and do nothing to what is there already.
+    They get this version's columns, also when the archive is older: the migrations that it lacks run at the next start
+    of a collector, and do nothing to what is there already.
     """
-    statements = own_tables()
+    statements = stored_tables(read_schema())
     columns: dict[str, dict[str, str]] = {}
-    for name, table in manifest.tables.items():
+    for name in manifest.tables:
         store.client().command(statements[name])
-        for dropped, kind in _DROPPED.get(name, {}).items():
-            if dropped in _words(table.create):
-                store.client().command(f"ALTER TABLE {name} ADD COLUMN {dropped} {kind}")
         rows = store.query(_COLUMNS, {"table": name}).result_rows
         columns[name] = {row[0]: row[1] for row in rows}
     return columns
 
 
 def check_part(folder: Path, columns: Mapping[str, str]) -> None:
-    """Raise `BackupError` for a part with a column that its table does not have, before ClickHouse reads it.
-
-    A column of an older version may be one that can be NULL today. ClickHouse converts it when it is read.
-    """
+    """Raise `BackupError` for a part with a column that its table does not have, before ClickHouse reads it."""
     text = (folder / "columns.txt").read_text(errors="replace")
     head = _HEAD.match(text)
     lines = text[head.end() :].splitlines() if head else [text[:80]]
     for line in lines:
         column = _COLUMN.fullmatch(line)
         expected = {**columns, **_MASK}.get(column[1]) if column else None
-        if column is None or expected not in (column[2], f"Nullable({column[2]})"):
+        if column is None or expected != column[2]:
             part = f"{folder.parent.name}/{folder.name}"
             msg = f"the backup's part {part} has the column {line[:80]!a}, and its table has not"
             raise BackupError(msg)

@@ -53,7 +53,7 @@ class Usage:
         tables = [layout.stored(table) for table in TIME_COLUMNS]
         parts = {"stored_parts": Fragment(f"SELECT * FROM {layout.system('parts')}")}
         detached = {"detached_parts": Fragment(f"SELECT * FROM {layout.every_node('detached_parts')}")}
-        empty = {"total_rows": 0, "parts": 0, "disk_bytes": 0, "uncompressed_bytes": 0, "broken_parts": 0}
+        empty = {"total_rows": 0, "parts": 0, "disk_bytes": 0, "broken_parts": 0}
         by_name = {name: dict(empty) for name in tables}
         for row in (
             *self._queries.rows("storage", parts, tables=tables),

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from math import sqrt
+from operator import itemgetter
 from typing import Final, Literal
 from urllib.parse import urlencode
 
@@ -33,6 +35,12 @@ _BEGINNING_NS: Final = MINUTE_NS
 """What a new service has within so long is what it begins with: its second model is no change."""
 _LEAST_OF_SHARE: Final = 10
 """Requests in a block that tell which value most have."""
+_MOST_BLOCKS: Final = 6
+"""Blocks, at most, in which a value shows that it has most requests."""
+_BEYOND_CHANCE: Final = 4.0
+"""Standard errors of a share of one half."""
+_ABOUT_HALF: Final = 0.55
+"""What had more of the requests of the hour before has them as it did."""
 _DIMENSIONS: Final[dict[int, Literal["model", "variant", "process"]]] = {
     0b011: "model",
     0b101: "variant",
@@ -161,7 +169,7 @@ def _comings(blocks: Blocks) -> Iterator[_Moment]:
 
 
 def _most(blocks: Blocks) -> Iterator[_Moment]:
-    """When another value becomes that of more than half of the requests, for two blocks at least.
+    """When another value becomes that of more than half of the requests, for more than a block.
 
     Where it is first seen or back in the block before or in this one, that is told alone.
     """
@@ -169,22 +177,40 @@ def _most(blocks: Blocks) -> Iterator[_Moment]:
     for of in blocks.values():
         for one in of:
             totals[one.number] += one.n
-    has_most = [
-        (one.number, value, one.first_ns)
+    has_most = sorted(
+        (one.number, value, one)
         for value, of in blocks.items()
         for one in of
         if totals[one.number] >= _LEAST_OF_SHARE and 2 * one.n > totals[one.number]
-    ]
+    )
     came = {value: [one.at_ns for one in _comings({**blocks}) if one.value == value] for value in blocks}
     had: str | None = None
-    ordered = sorted(has_most)
-    for place, (_, value, at_ns) in enumerate(ordered):
-        stays = place + 1 < len(ordered) and ordered[place + 1][1] == value
-        if value != had and stays:
-            is_new = any(0 <= at_ns - at < 2 * _BLOCK_NS for at in came[value])
-            if had is not None and not is_new:
-                yield _Moment("most", at_ns, value)
+    for place, (number, value, first) in enumerate(has_most):
+        if value == had:
+            continue
+        same = takewhile(itemgetter(0), ((its == value, one) for _, its, one in has_most[place:][:_MOST_BLOCKS]))
+        run = [one for _, one in same]
+        if _is_most(run, totals):
+            is_new = any(0 <= first.first_ns - at < 2 * _BLOCK_NS for at in came[value])
+            before = range(number - _MOST_BLOCKS, number)
+            had_n = sum(one.n for one in blocks[value] if one.number in before)
+            total = sum(totals.get(earlier, 0) for earlier in before)
+            if not is_new and (had is not None or 0 < had_n <= _ABOUT_HALF * total):
+                yield _Moment("most", first.first_ns, value)
             had = value
+
+
+def _is_most(run: Sequence[_Block], totals: Mapping[int, int]) -> bool:
+    """Tell whether a value has more than half of the requests of some blocks, for long enough and beyond chance.
+
+    Of two variants with half of the traffic each, one has the most of two blocks by chance each hour.
+    """
+    n = total = 0
+    for one in run:
+        n, total = n + one.n, total + totals[one.number]
+        if one.last_ns - run[0].first_ns >= _BLOCK_NS and 2 * n - total >= _BEYOND_CHANCE * sqrt(total):
+            return True
+    return False
 
 
 def _had_before(

@@ -48,7 +48,6 @@ class Evaluation(Answer):
     attainment: float | None
     estimated: bool
     errors: Errors | None
-    goodput_rps: float | None
     budget_left: float | None
     """Share of the error budget that is left: 1 is untouched, a negative share is overspent."""
     exhausted_in_s: float | None
@@ -78,7 +77,6 @@ class SloOut(Evaluation):
     window_s: float
     select: dict[str, list[str]]
     thresholds: ThresholdsOut
-    errors_excluded: list[str]
     selected_last_day: Number
     """How many of `ended_last_day` requests it selects, after the filters of the question."""
     ended_last_day: Number
@@ -153,7 +151,6 @@ def _slo_out(
         window_s=slo.window / SECOND_NS,
         select={key: list(values) for key, values in slo.select.items()},
         thresholds=ThresholdsOut.of(slo.thresholds),
-        errors_excluded=list(slo.errors.exclude),
         selected_last_day=last_day.total,
         ended_last_day=ended_last_day,
         warning=_warning(slo, last_day, ended_last_day),
@@ -172,7 +169,6 @@ def _numbers(slo: Slo, rules: Sequence[BurnRule], ended: Windows, arrived: Windo
         "attainment": requests.attainment,
         "estimated": errors is not None,
         "errors": errors,
-        "goodput_rps": requests.goodput(slo.window / SECOND_NS),
         "budget_left": left,
         "exhausted_in_s": exhausted_in_s(left, arrived[HOUR_NS][0].tally.burn(slo.budget), slo.window),
         "burn": [_burn_out(b) for b in burn],

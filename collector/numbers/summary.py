@@ -27,8 +27,6 @@ class Throughput(Answer):
     requests_per_s: float | None
     output_tokens_per_s: float | None
     output_tokens_known: Number
-    total_tokens_per_s: float | None
-    total_tokens_known: Number
 
 
 class SummaryErrors(Errors):
@@ -85,9 +83,7 @@ class GroupedSummary(Summary):
 _SUMMANDS: Final = {
     **OUTPUT_TOKENS,
     "known_out": "output_tokens IS NOT NULL",
-    "tokens_all": "toUInt64(input_tokens) + output_tokens",
     "ttft_is_e2e": f"status = 'ok' AND ttft_us = e2e_us AND ttft_us BETWEEN 1 AND {LARGEST_US - 1}",
-    "known_all": "input_tokens IS NOT NULL AND output_tokens IS NOT NULL",
 }
 
 
@@ -150,8 +146,6 @@ def _numbers(
             requests_per_s=per_s(covered.requests.total, covered.seconds),
             output_tokens_per_s=covered.tokens_per_s("tokens_out", covered.requests.total),
             output_tokens_known=counted.sums.get("known_out") or 0,
-            total_tokens_per_s=covered.tokens_per_s("tokens_all", covered.requests.total),
-            total_tokens_known=counted.sums.get("known_all") or 0,
         ),
         "goodput": Goodput.of(covered),
         "attainment": requests.attainment,

@@ -44,12 +44,11 @@ TYPES: Final = {
 NULLS: Final = {"step": "step is null"}
 """Columns of bytes by the name of their column: 1 where its value is not known."""
 
-_NAME, _INDEX, _OLD_INDEX, _STEP, _CHOICE = (
+_NAME, _INDEX, _STEP, _CHOICE = (
     name.encode()
     for name in (
         semconv.TOKEN_SPAN,
         semconv.TOKEN_INDEX,
-        semconv.OLD_TOKEN_INDEX,
         semconv.STEP,
         semconv.CHOICE_INDEX,
     )
@@ -187,7 +186,7 @@ def _attributes(shape: Shape) -> Mapping[bytes, _Varint | None]:
             _expect(wire_type == LEN and value == following)
         else:
             _expect(_FIXED.get(number) == (wire_type, following - value))
-    _expect({1, 2, 4, 5, 7, 8} <= seen and _OLD_INDEX not in attributes)
+    _expect({1, 2, 4, 5, 7, 8} <= seen)
     _expect(all(attributes[key] is not None for key in (_INDEX, _STEP, _CHOICE) if key in attributes))
     return attributes
 

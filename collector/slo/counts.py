@@ -88,10 +88,6 @@ class Counts(Answer):
         """Tell whether `good` says something."""
         return good_is_known(self.tally.judged, unselected=self.unselected, undetermined=self.undetermined)
 
-    def goodput(self, seconds: float) -> float | None:
-        """Good requests per second of a window that is so long; None when that is not known."""
-        return self.good / seconds if self.good_is_known else None
-
     @property
     def attainment(self) -> float | None:
         """Good ÷ judged; None when there is nothing to judge."""

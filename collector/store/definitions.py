@@ -20,12 +20,13 @@ _TABLE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\b")
 _VIEW: Final = re.compile(r"CREATE OR REPLACE MATERIALIZED VIEW (\w+) TO ")
 _NO_KEY: Final = "$."
 """A regular expression that matches nothing: a character behind the end."""
+_STORED: Final = re.compile(r"^ENGINE = \w*MergeTree\b", re.MULTILINE)
 _STATEMENT_END: Final = re.compile(r";\s*(?:\n|$)")
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One file of `migrations/`. The file with the number 0003 brings a store from version 2 to version 3."""
+    """One file of `migrations/`: 0003 brings a store from version 2 to version 3. The first one is the baseline."""
 
     version: int
     name: str
@@ -98,16 +99,25 @@ def read_schema(sql_dir: Path = SQL_DIR, decoding: Decoding = PLAIN) -> Schema:
 
 
 def read_migrations(sql_dir: Path = SQL_DIR) -> tuple[Migration, ...]:
-    """Return the migrations by version; raises ValueError when a number is missing or used twice."""
+    """Return the baseline and the migrations after it; raises ValueError when a number is missing or used twice.
+
+    The baseline is version 1: the tables of the first release. No collector runs its statements, which are in its
+    digest. Until that release it has no file, and is the tables of `schema/` that keep rows.
+    """
     migrations = tuple(
         Migration(int(file.name.split("_")[0]), file.stem, tuple(statements(without_comments(file.read_text()))))
         for file in sorted((sql_dir / "migrations").glob("*.sql"))
-    )
+    ) or (Migration(1, "0001_baseline", tuple(stored_tables(read_schema(sql_dir)).values())),)
     versions = [migration.version for migration in migrations]
-    if not migrations or versions != list(range(versions[0], versions[0] + len(migrations))):
-        msg = f"the migrations in {sql_dir / 'migrations'} are not numbered one by one: {versions}"
+    if versions != list(range(1, 1 + len(migrations))):
+        msg = f"the migrations in {sql_dir / 'migrations'} are not numbered one by one from 1: {versions}"
         raise ValueError(msg)
     return migrations
+
+
+def stored_tables(schema: Schema) -> dict[str, str]:
+    """The statement of each table that keeps rows, by name."""
+    return {name: statement for name, statement in schema.tables.items() if _STORED.search(statement)}
 
 
 def statements(sql: str) -> list[str]:

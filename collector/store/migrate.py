@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
@@ -33,20 +33,15 @@ _UNFINISHED: Final = """
 _POLL_S: Final = 0.2
 
 
-_SYNCED: Final = "fsync_after_insert = 1, min_rows_to_fsync_after_merge = 1"
-"""Settings of tables whose new, merged and changed parts are on the disk before the old ones are removed."""
-
-
 def pending_migrations(store: Store, migrations: Sequence[Migration], where: str) -> Sequence[Migration]:
     """Return the migrations that the store lacks; a store without tables is new and is recorded as current.
 
-    Raises `StoreError` for a store that is newer, too old, of an unknown version, or had other statements under a
-    number.
+    Raises `StoreError` for a store that is newer, of an unknown version, or had other statements under a number, as one
+    of a version that was never released.
     """
-    client = store.client()
-    row = client.query("SELECT max(version), count() FROM schema_version").result_rows[0]
-    first, last = migrations[0].version, migrations[-1].version
-    if row[1] == 0:
+    client, last = store.client(), migrations[-1].version
+    applied = list(client.query("SELECT * FROM schema_version").named_results())
+    if not applied:
         if client.query("EXISTS TABLE requests").result_rows[0][0]:
             msg = (
                 f"the store {where} has tables and no row in schema_version, so their version is not known: "
@@ -56,21 +51,14 @@ def pending_migrations(store: Store, migrations: Sequence[Migration], where: str
             raise StoreError(msg)
         _record(store, client, migrations)
         return ()
-    version = int(row[0])
+    _check_digests(applied, migrations, where)
+    version = max(int(row["version"]) for row in applied)
     if version > last:
         msg = (
             f"the store {where} has tables of version {version}, newer than this collector's version {last}: "
             f"start a collector of that version, or give this one another store"
         )
         raise StoreError(msg)
-    if version < first - 1:
-        msg = (
-            f"the store {where} has tables of version {version}, and migrations begin at version {first - 1}: "
-            f"start the collector that wrote it, or give this one another store"
-        )
-        raise StoreError(msg)
-    if version >= first:
-        _check_digests(client, migrations, where)
     return [migration for migration in migrations if migration.version > version]
 
 
@@ -79,8 +67,6 @@ def migrate(store: Store, pending: Sequence[Migration], lock: SchemaLock, schema
     patient = store.with_timeout(_LONGEST_STATEMENT_S)
     client = patient.client()
     try:
-        for table in (name for name, statement in schema.tables.items() if "MergeTree" in statement):
-            client.command(store.layout.migration(f"ALTER TABLE {table} MODIFY SETTING {_SYNCED}", schema))
         for migration in pending:
             logger.info("migration %s of the store %s begins", migration.name, store.safe_dsn)
             for number, statement in enumerate(migration.statements, start=1):
@@ -114,19 +100,24 @@ def _wait_for_mutations(client: Client, lock: SchemaLock) -> None:
         time.sleep(_POLL_S)
 
 
-def _check_digests(client: Client, migrations: Sequence[Migration], where: str) -> None:
-    """A branch may have used a number for another change: its tables are not those that this collector expects.
+def _check_digests(applied: Sequence[Mapping[str, Any]], migrations: Sequence[Migration], where: str) -> None:
+    """A version that was never released may have had other tables, and a branch other statements under a number.
 
     A row that somebody inserted by hand, because the others were lost, has no digest.
     """
+    earliest = min(applied, key=lambda row: int(row["version"]))
+    if earliest.get("digest") not in ("", migrations[0].digest):
+        msg = (
+            f"the store {where} has the tables of a version of tokentrail that was never released, which no other "
+            "version reads: give this collector another --data-dir or --store, or start the version that wrote it"
+        )
+        raise StoreError(msg)
     known = {migration.version: migration for migration in migrations}
-    sql = "SELECT DISTINCT version, name, digest FROM schema_version WHERE version >= {first:UInt32} AND digest != ''"
-    rows = client.query(sql, parameters={"first": migrations[0].version}).result_rows
-    for version, name, digest in rows:
-        if digest != known[version].digest:
+    for row in applied:
+        if (ours := known.get(row["version"])) and row["digest"] not in ("", ours.digest):
             msg = (
-                f"the store {where} had migration {name} with other statements than this collector's "
-                f"{known[version].name}: start the collector that migrated it, or give this one another store"
+                f"the store {where} had migration {row['name']} with other statements than this collector's "
+                f"{ours.name}: start the collector that migrated it, or give this one another store"
             )
             raise StoreError(msg)
 

@@ -53,21 +53,17 @@ def _by_days(frames: Sequence[Frame]) -> list[list[Frame]]:
     parts: list[list[Frame]] = [[]]
     first, last = _LATEST_DAY, 0
     for frame in frames:
-        days = frame.days or (first, last)
-        first, last = min(first, days[0]), max(last, days[1])
+        first, last = min(first, frame.days[0]), max(last, frame.days[1])
         if last - first >= _MOST_DAYS and parts[-1]:
             parts.append([])
-            first, last = days
+            first, last = frame.days
         parts[-1].append(frame)
     return parts
 
 
 def _columns_apart(frames: list[Frame], plain: PlainRows | None) -> tuple[list[Columns], list[Frame]]:
-    """Return the columns of the plain rows, if they are worth an insert, and the payloads without these rows.
-
-    A collector that knew no columns may have inserted old frames, which have no days, as raw OTLP.
-    """
-    read = [plain.apart(frame.payload) if plain and frame.days else (None, frame.payload) for frame in frames]
+    """Return the columns of the plain rows, if they are worth an insert, and the payloads without these rows."""
+    read = [plain.apart(frame.payload) if plain else (None, frame.payload) for frame in frames]
     columns = [part for part, _ in read if part is not None]
     if row_count(columns) < _LEAST_ROWS:
         return [], frames

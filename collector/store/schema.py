@@ -71,7 +71,6 @@ def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, decoding: Decoding = 
                 client.command(statement)
         _set_views(store, views, closable)
         _open_tables(store, closable)
-        _remove_ttls(client)
 
 
 def _check_version(store: Store, version: str) -> None:
@@ -158,14 +157,3 @@ def _existing_tables(client: Client) -> set[str]:
     """Return the names of tables and views. `CREATE TABLE IF NOT EXISTS` of one of them would take 2 ms of CPU."""
     answer = client.query("SELECT name FROM system.tables WHERE database = currentDatabase()")
     return {str(name) for (name,) in answer.result_rows}
-
-
-def _remove_ttls(client: Client) -> None:
-    """Remove the TTLs that older collectors set. `Expiry` removes old rows now."""
-    sql = (
-        "SELECT name, create_table_query FROM system.tables"
-        " WHERE database = currentDatabase() AND name IN {names:Array(String)}"
-    )
-    for table, definition in client.query(sql, {"names": list(TIME_COLUMNS)}).result_rows:
-        if re.search(r" TTL .*toIntervalDay\(\d+\)", definition):
-            client.command(f"ALTER TABLE {table} REMOVE TTL")

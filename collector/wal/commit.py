@@ -64,13 +64,12 @@ class GroupCommit:
     def submit(self, payload: bytes, days: tuple[int, int] = (0, 0)) -> Future[bool]:
         """Queue one payload and the days of its items; raises `LogUnavailableError` when the log is full or stopped."""
         digest = digest_of(payload)
-        was_stored = self._log.was_stored_before_upgrade(payload)
         future: Future[bool] = Future()
         with self._wake:
             waiting = self._queue.get(digest) or self._committing.get(digest)
             if waiting:
                 waiting[1].append(future)
-            elif was_stored or self._log.seen(digest):
+            elif self._log.seen(digest):
                 future.set_result(True)
             else:
                 self._check_room(len(payload))

@@ -2,16 +2,14 @@
 
     frame            magic ea ff 01 1c | length u32 | digest, 16 bytes | days, 2 × u16 | crc32 of the header | payload
     commit record    magic f2 ff 01 0c | the record's own offset in the file u64 | crc32 of the twelve bytes before
-    old frame        magic fa ff 01 14 | length u32 | blake2b-16 of the payload | payload
 
 Integers are little-endian. The magics are the tag and the length of Protobuf fields that OTLP does not have (4093 with
-28 bytes, 4094 with 12, 4095 with 20), so a reader of Protobuf skips them: a segment file as it is on disk is one OTLP
+28 bytes, 4094 with 12), so a reader of Protobuf skips them: a segment file as it is on disk is one OTLP
 message, all its payloads joined.
 
 The digest is the frame's checksum and the payload's identity: a client that sends the same bytes again gets the same
 digest. It is the first half of the payload's SHA-256, which processors compute three times as fast as BLAKE2b. The days
-are the first and the last of the payload's spans, counted from 1970-01-01. Old frames, of collectors before 0.2, are
-still read; they have no days.
+are the first and the last of the payload's spans, counted from 1970-01-01.
 
 A commit record follows the frames that were written together: bytes before it were complete, so a frame there that is
 cut short has been damaged. Bytes behind the last record may be a write that a crash cut short.
@@ -39,13 +37,10 @@ MAGIC: Final = b"\xea\xff\x01\x1c"
 _HEAD: Final = struct.Struct("<4sI16sHH")
 _CRC_BYTES: Final = 4
 HEADER_BYTES: Final = _HEAD.size + _CRC_BYTES
-OLD_MAGIC: Final = b"\xfa\xff\x01\x14"
-_OLD_HEAD: Final = struct.Struct("<4sI16s")
-OLD_HEADER_BYTES: Final = _OLD_HEAD.size
 COMMIT_MAGIC: Final = b"\xf2\xff\x01\x0c"
 _COMMIT: Final = struct.Struct("<4sQI")
 COMMIT_BYTES: Final = _COMMIT.size
-_MAGICS: Final = re.compile(b"|".join(map(re.escape, (MAGIC, OLD_MAGIC, COMMIT_MAGIC))))
+_MAGICS: Final = re.compile(b"|".join(map(re.escape, (MAGIC, COMMIT_MAGIC))))
 
 
 @dataclass(frozen=True)
@@ -54,8 +49,8 @@ class Frame:
 
     digest: bytes
     payload: bytes | memoryview
-    days: tuple[int, int] | None = (0, 0)
-    """The first and the last day on which a span starts or ends; None for an old frame."""
+    days: tuple[int, int] = (0, 0)
+    """The first and the last day on which a span starts or ends."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +75,9 @@ def digest_of(payload: bytes | memoryview) -> bytes:
     return hashlib.sha256(payload).digest()[:DIGEST_BYTES]
 
 
-def old_digest_of(payload: bytes | memoryview) -> bytes:
-    """Compute the digest that old frames have."""
-    return hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
-
-
 def header(frame: Frame) -> bytes:
     """Pack the bytes that stand before the payload."""
-    head = _HEAD.pack(MAGIC, len(frame.payload), frame.digest, *(frame.days or (0, 0)))
+    head = _HEAD.pack(MAGIC, len(frame.payload), frame.digest, *frame.days)
     return head + _crc(head)
 
 
@@ -111,7 +101,7 @@ def read(data: bytes, *, verify: bool = True) -> Iterator[Frame | Torn | Corrupt
         frame = _complete_frame(data, offset, verify=verify)
         if frame is not None:
             yield frame
-            offset += (HEADER_BYTES if frame.days else OLD_HEADER_BYTES) + len(frame.payload)
+            offset += HEADER_BYTES + len(frame.payload)
             continue
         if _is_commit_record(data, offset):
             offset += COMMIT_BYTES
@@ -126,8 +116,6 @@ def read(data: bytes, *, verify: bool = True) -> Iterator[Frame | Torn | Corrupt
 
 
 def _complete_frame(data: bytes, offset: int, *, verify: bool = True) -> Frame | None:
-    if data.startswith(OLD_MAGIC, offset):
-        return _old_frame(data, offset)
     start = offset + HEADER_BYTES
     if len(data) < start:
         return None
@@ -140,16 +128,6 @@ def _complete_frame(data: bytes, offset: int, *, verify: bool = True) -> Frame |
         return None
     payload = memoryview(data)[start : start + length]
     return Frame(digest, payload, (first_day, last_day)) if not verify or digest_of(payload) == digest else None
-
-
-def _old_frame(data: bytes, offset: int) -> Frame | None:
-    start = offset + OLD_HEADER_BYTES
-    if len(data) < start:
-        return None
-    _, length, digest = _OLD_HEAD.unpack_from(data, offset)
-    payload = memoryview(data)[start : start + length]
-    is_complete = len(payload) == length and old_digest_of(payload) == digest
-    return Frame(digest_of(payload), payload, None) if is_complete else None
 
 
 def _is_commit_record(data: bytes, offset: int) -> bool:
@@ -167,9 +145,8 @@ def _is_torn(data: bytes, offset: int) -> bool:
     if not data[offset:].strip(b"\0"):
         return True
     left = len(data) - offset
-    for magic, size in ((MAGIC, HEADER_BYTES), (OLD_MAGIC, OLD_HEADER_BYTES)):
-        if left < size and magic.startswith(data[offset : offset + len(magic)]):
-            return True
-        if left >= size and data.startswith(magic, offset):
-            return left - size < int(_OLD_HEAD.unpack_from(data, offset)[1])
+    if left < HEADER_BYTES and MAGIC.startswith(data[offset : offset + len(MAGIC)]):
+        return True
+    if left >= HEADER_BYTES and data.startswith(MAGIC, offset):
+        return left - HEADER_BYTES < int(_HEAD.unpack_from(data, offset)[1])
     return left < COMMIT_BYTES and COMMIT_MAGIC.startswith(data[offset : offset + len(COMMIT_MAGIC)])

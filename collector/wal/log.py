@@ -84,7 +84,6 @@ class SegmentLog:
         self._active: ActiveSegment | None = None
         self._sealed_at_s = -math.inf
         self._seen = SeenDigests()
-        self._old_digests_until_s = 0.0
         self._written_at_s: dict[str, float] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self._sealed = deque(list_segments(folder))
@@ -98,12 +97,6 @@ class SegmentLog:
         """Tell whether a payload with this digest is in the log, or was until lately."""
         with self._changed:
             return digest in self._seen
-
-    def was_stored_before_upgrade(self, payload: bytes) -> bool:
-        """Tell whether a collector that used other digests has stored this payload lately."""
-        with self._changed:
-            remembers = self._old_digests_until_s > self._monotonic_s()
-        return remembers and self.seen(frame.old_digest_of(payload))
 
     @property
     def pending(self) -> tuple[int, int]:
@@ -231,10 +224,6 @@ class SegmentLog:
         for path, modified_s in stored.items():
             # The wall clock may have been set while no collector ran, so the newest file counts as new.
             age_s = max(stored.values()) - modified_s
-            digests, are_old = read_inserted(path)
-            until_s = self._monotonic_s() - age_s + self.limits.dedup_retention_s
-            self._seen.inserted(path, digests, until_s)
-            if are_old:
-                self._old_digests_until_s = max(self._old_digests_until_s, until_s)
+            self._seen.inserted(path, read_inserted(path), self._monotonic_s() - age_s + self.limits.dedup_retention_s)
         for segment in self._sealed:
             self._seen.add(item.digest for item in self.read(segment).frames)

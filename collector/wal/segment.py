@@ -21,8 +21,6 @@ SEGMENT_SUFFIX: Final = ".wal"
 INSERTED_SUFFIX: Final = ".inserted"
 GROUP_SUFFIX: Final = ".group"
 _OURS: Final = re.compile(r"\d{20}-[0-9a-f]{8}(\.g\d+)?\.(wal|group|inserted)")
-_SHA256: Final = b"digests: sha-256"
-"""The first 16 bytes of a file of digests. A collector before 0.2 wrote its digests without them."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def mark_inserted(segment: Segment, digests: list[bytes]) -> Path:
     next start removes them.
     """
     path = segment.path.with_suffix(INSERTED_SUFFIX)
-    write_durably(path, b"".join([_SHA256, *digests]))
+    write_durably(path, b"".join(digests))
     _remove(segment)
     return path
 
@@ -133,9 +131,7 @@ def _remove(segment: Segment) -> None:
     segment.path.unlink(missing_ok=True)
 
 
-def read_inserted(path: Path) -> tuple[list[bytes], bool]:
-    """Read the digests of a stored segment, and whether they are of old frames; a torn tail is left out."""
+def read_inserted(path: Path) -> list[bytes]:
+    """Read the digests of a stored segment; a torn tail is left out."""
     data = path.read_bytes()
-    are_old = bool(data) and not data.startswith(_SHA256)
-    begin = 0 if are_old else DIGEST_BYTES
-    return [data[i : i + DIGEST_BYTES] for i in range(begin, len(data) - DIGEST_BYTES + 1, DIGEST_BYTES)], are_old
+    return [data[i : i + DIGEST_BYTES] for i in range(0, len(data) - DIGEST_BYTES + 1, DIGEST_BYTES)]

@@ -13,7 +13,7 @@ import streamlit as st
 
 from dashboard import address, filters, palette
 from dashboard.transform import Json
-from tokentrail.shared.formatting import THRESHOLDS, count, counted, instant, percent
+from tokentrail.shared.formatting import MAPPED, count, counted, instant, percent
 
 _CSS = """
 .wrap {position: relative; outline-offset: 2px}
@@ -140,7 +140,7 @@ def columns(answer: Json) -> int:
 def in_words(answer: Json) -> str:
     """The map for a reader who does not see it."""
     n, bad, failed = (sum(c[name] for c in answer["cells"]) for name in ("requests", "bad", "failed"))
-    what, share = THRESHOLDS.get(answer["metric"], "queue"), percent(bad / n if n else None)
+    what, share = MAPPED[answer["metric"]], percent(bad / n if n else None)
     words = f"{what} over time: {counted(n, 'request')}, {share} bad, "
     worst = max(by_column(answer, "bad").items(), key=lambda item: item[1], default=None)
     if worst is not None and worst[1]:

@@ -78,18 +78,14 @@ def sentence(shown: Sequence[Json]) -> str:
     counts = {state: sum(one["state"] == state for one in shown) for state in ("ok", "quiet")}
     rest = f"{counts['ok']} work, {counts['quiet']} are quiet" if counts["quiet"] else f"{counts['ok']} work"
     if not trouble:
-        return f"{processes(len(shown))}: {rest}."
+        return f"{counted(len(shown), 'process', 'processes')}: {rest}."
     words = {"hangs": "makes no step", "lost": "went silent"}
     named = "; ".join(
         f"{plain(one['instance'] or one['service'])} {words[one['state']]}, {counted(one['in_flight'], 'request')} open"
         for one in trouble[:3]
     )
-    return f":red[●] {named}. Of the other {processes(len(shown) - len(trouble))}, {rest}."
-
-
-def processes(n: int) -> str:
-    """A number of processes: `1 process`, `204 processes`."""
-    return f"{count(n)} process{'' if n == 1 else 'es'}"
+    others = counted(len(shown) - len(trouble), "process", "processes")
+    return f":red[●] {named}. Of the other {others}, {rest}."
 
 
 def table(shown: Sequence[Json], end: str, view: View, known: Sequence[Json]) -> Json | None:
@@ -99,8 +95,9 @@ def table(shown: Sequence[Json], end: str, view: View, known: Sequence[Json]) ->
         for engine in known
     }
     rows = [
-        row(one, end, view)
-        | {"process": name, "does not tell": ", ".join(missing.get((one["service"], one["process_tenant"]), []))}
+        {"process": name}
+        | row(one, end, view)
+        | {"does not tell": ", ".join(missing.get((one["service"], one["process_tenant"]), []))}
         for one, name in zip(shown, names(shown), strict=True)
     ]
     image, number = st.column_config.ImageColumn, st.column_config.NumberColumn

@@ -15,9 +15,9 @@ from dashboard.components.heat import Selection
 from dashboard.filters import View, selected
 from dashboard.transform import Json
 from dashboard.views import differing, happened, requests
-from tokentrail.shared.formatting import THRESHOLDS, clock, count, counted, duration, instant, percent, plain
+from tokentrail.shared.formatting import MAPPED, clock, count, counted, duration, instant, percent, plain
 
-METRICS = {**{words: name for name, words in THRESHOLDS.items()}, "queue": "queue"}
+METRICS = {words: name for name, words in MAPPED.items()}
 COLUMNS, ROWS = 144, 36
 FEWEST = 200
 """Fewer others of the same time than these say little: then the selected are compared with all others of the range."""

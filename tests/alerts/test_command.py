@@ -20,6 +20,7 @@ from alerts.loaded import LoadedRules
 from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos
 from tests.contract.commands import cli
+from tests.deploy.kubernetes import problems
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = load_slos(ROOT / "alerts" / "slos.yaml")
@@ -155,6 +156,35 @@ def test_kubernetes_objects_hold_the_same_groups(files):
         assert found["metadata"]["name"] == f"tokentrail-{path.stem}"
         if path.name in generate(SHIPPED):
             assert found["spec"] == yaml.safe_load(generate(SHIPPED)[path.name])
+
+
+def test_pyrra_gets_an_objective_of_each_slo_and_the_counter_that_it_lacks(tmp_path, files):
+    slos = tmp_path / "slos.yaml"
+    slos.write_text(
+        "slos:\n  - {name: each_one, objective: 0.9995, window: 28d, group_by: [tenant], thresholds: {e2e: 1s}}\n"
+        "  - {name: all, description: Ends., objective: 0.9, window: 7d, thresholds: {e2e: 1s}}\n"
+    )
+    assert files("generate", "--format", "pyrra", "--slos", str(slos)) == 0
+    assert [path.name for path in files.out.iterdir()] == ["pyrra.yml"]
+    counter, each, whole = objects = [*yaml.safe_load_all((files.out / "pyrra.yml").read_text())]
+    assert [problem for one in objects for problem in problems(one)] == []
+    (rule,) = counter["spec"]["groups"][0]["rules"]
+    increases = {f"increase({name}[1m])" for name in rule["expr"].split(" - ")}
+    assert increases == set(re.findall(r"increase\(tokentrail_slo_\w+\[1m\]\)", generate(SHIPPED)["slos.yml"]))
+    assert each["metadata"]["name"] == "tokentrail-each-one"
+    assert each["spec"] == {
+        "target": "99.95", "window": "28d", "description": "",
+        "indicator": {
+            "ratio": {
+                "errors": {"metric": f'{rule["record"]}{{slo="each_one"}}'},
+                "total": {"metric": 'tokentrail_slo_requests_total{slo="each_one"}'},
+                "grouping": ["tenant"],
+            }
+        },
+    }  # fmt: skip
+    assert (whole["spec"]["target"], whole["spec"]["window"], whole["spec"]["description"]) == ("90", "7d", "Ends.")
+    assert "grouping" not in whole["spec"]["indicator"]["ratio"]
+    assert files("check", "--format", "pyrra", "--slos", str(slos)) == 0
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ ROOMS: Final = {
     "causes/stage": "base causes/split store ask",
     "count": "base otlp sql slo ask",
     "numbers": "base sql slo ask count",
+    "timeouts": "base slo ask count",
     "engines": "base slo ask count numbers",
     "causes/answer": "base sql causes/split slo ask causes/stage count",
     "compare": "base sql slo ask count numbers causes/answer",
@@ -37,7 +38,7 @@ ROOMS: Final = {
     "metrics": "base otlp sql causes/split access slo receive store ask keep count numbers incidents",
     "api": (
         "base otlp sql causes/split access slo store ask "
-        "keep count numbers engines causes/answer compare incidents metrics"
+        "keep count numbers timeouts engines causes/answer compare incidents metrics"
     ),
     "app": (
         "base otlp sql access slo wal receive scrape store "

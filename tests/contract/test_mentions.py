@@ -52,7 +52,7 @@ from tests.contract.mentions import misplaced, missing, python_prose, yaml_comme
         ),
         ("image tokentrail/collector:0.1.0, /var/lib/tokentrail/x, https://example.com/docs/x", []),
         (
-            "`/api/v1/slos/{name}`, $API/slos/NAME, /api/v1/goodput?ttft=1s&tpot=1s, `/incidents` `/readyz` $API/kv.",
+            "`/api/v1/slos/{name}`, $API/slos/NAME, /api/v1/goodput?ttft=1s&tpot=1s, `/incidents` `/readyz` $API/slos.",
             [],
         ),
         ("`/api/v1/tails`, $API/slo", ["endpoint: /api/v1/tails", "endpoint: /api/v1/slo"]),

@@ -73,10 +73,8 @@ def test_an_endpoint_has_its_own_parameters_and_its_answer():
 
 
 def test_the_table_of_endpoints_links_to_their_sections():
-    text = page("endpoints", "GET /api/v1/kv").replace("## Get /Api/V1/Kv", "## KV cache")
-    assert "| [`GET /api/v1/kv`](#kv-cache) | KV-cache use and evictions per engine process |" in block(
-        "endpoints", text
-    )
+    text = page("endpoints", "GET /api/v1/storage").replace("## Get /Api/V1/Storage", "## Disk use")
+    assert "| [`GET /api/v1/storage`](#disk-use) | Disk use and retention |" in block("endpoints", text)
 
 
 def test_a_model_that_stands_on_the_page_is_named_and_not_drawn_again():

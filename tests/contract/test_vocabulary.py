@@ -73,7 +73,8 @@ class TestDimensions:
     def test_commands_have_an_option_for_each(self):
         wanted = {*DIMENSIONS, "service", "instance", "label", "without_these"}
         having = [name for name, command in each_command() if wanted <= {one.name for one in command.params}]
-        asking = ("check", "compare", "differences", "explain", "incidents", "requests", "slos", "status", "tail")
+        asking = ("check", "compare", "differences", "explain", "incidents", "requests", "slos", "status")
+        asking += ("tail", "timeouts")
         assert sorted(having) == [f"tokentrail {name}" for name in asking]
 
     def test_the_documentation_lists_them(self):

@@ -1,11 +1,14 @@
 """The wheel works in an environment without a checkout, and brings no package but `tokentrail`."""
 
+import re
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -86,6 +89,49 @@ def test_it_holds_our_package_and_everything_of_its_parts(wheel):
     assert "tokentrail/py.typed" in names
     assert any(n.endswith("licenses/LICENSE") for n in names)
     assert wheel.name.startswith(f"tokentrail-{tokentrail.__version__}-")
+
+
+def test_the_source_archive_makes_the_same_wheel_byte_for_byte(wheel, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        tmp_path,
+        ROOT,
+    ]  # the wheel from the archive
+    subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        assert not [file.name for file in files if not (file.isfile() or file.isdir())]
+        tops = {name.split("/")[1] for name in files.getnames()}
+    beside = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "constraints.txt", "pyproject.toml", ".gitignore"}
+    assert tops == {*PARTS, "tokentrail", *beside}
+
+
+def test_the_sdk_alone_brings_little_and_no_part_brings_torch():
+    transports = {"certifi", "charset_normalizer", "idna", "requests", "urllib3"}
+    base = {one.replace("-", "_") for one in needed(["tokentrail"]) if not one.startswith("opentelemetry-")}
+    assert base == {"googleapis_common_protos", "numpy", "protobuf", "typing_extensions", *transports}
+    for extras in ("cli", "collector", "dashboard", "proxy", "mcp"):
+        assert not {"torch", "transformers", "numba"} & needed([f"tokentrail[{extras}]"]), extras
+    assert "chdb" not in needed(["tokentrail[collector-server,dashboard,proxy,mcp]"])
+
+
+PERMISSIVE = re.compile(
+    r"MIT|Apache|BSD|ISC|PSF|Python Software Foundation|MPL|Mozilla|Unlicense|Zlib|HPND|CC0", re.IGNORECASE
+)
+
+
+def test_what_it_brings_has_licences_that_companies_take():
+    for name in needed(["tokentrail[cli,collector,dashboard,grpc,mcp,proxy]"]):
+        told: Any = distribution(name).metadata
+        classified = [one for one in told.get_all("Classifier") or [] if one.startswith("License ::")]
+        licence = " ".join([told.get("License-Expression") or "", *classified, (told.get("License") or "")[:100]])
+        assert PERMISSIVE.search(licence), f"{name}: {licence}"
+        assert not re.search(r"\bA?GPL|\bLGPL", licence), f"{name}: {licence}"
 
 
 def test_it_imports_with_its_base_dependencies_only(wheel, tmp_path):

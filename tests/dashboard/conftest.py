@@ -70,7 +70,7 @@ def api(collector, lived):
     """Answers of the API for the last hour: on a slow machine, the pages' tests outlast the default of 15 minutes."""
 
     def get(path, **params):
-        if path in ("summary", "kv", "incidents", "requests"):
+        if path in ("summary", "incidents", "requests"):
             params = {"start": "-1h"} | params
         response = httpx.get(f"{collector.urls['api']}/api/v1/{path}", params=params, timeout=120)
         response.raise_for_status()

@@ -56,6 +56,7 @@ def test_the_table_has_a_row_for_each_process_and_what_its_engine_does_not_tell(
     page, texts = shown(show, [process(), process(instance="", state="lost", service="t")], total=5)
     table, starts = (frame.value for frame in page.dataframe)
     first, second = table.to_dict("records")
+    assert next(iter(first)) == "process", "what a row is about stands first"
     curves = {name: first.pop(name) for name in ("batch", "queue", "KV")}
     assert first == {
         "process": "i", "state": "ok", "service": "s", "variant": "v", "running": 2, "open": 3, "KV used": 50.0,

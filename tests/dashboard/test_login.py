@@ -249,7 +249,7 @@ def shows(browser, url, cookies, locate):
     with contextlib.closing(browser.new_context()) as context:
         context.add_cookies(cookies)
         other = context.new_page()
-        other.goto(f"{url}/requests")
+        other.goto(f"{url}/explore")
         locate(other).first.wait_for()
 
 
@@ -266,7 +266,7 @@ def test_a_browser_reads_with_the_key_of_the_person_and_with_none_before(page, t
     ):
         for email, key in (("ann@acme.example", "ann"), ("bo@bolt.example", "bolt")):
             provider.person = {"email": email, **VERIFIED}
-            page.goto(f"{url}/requests")
+            page.goto(f"{url}/explore")
             log_in.wait_for()
             assert api.keys == [], "nothing is asked before"
             before = page.context.cookies()

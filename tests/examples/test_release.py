@@ -91,12 +91,14 @@ def test_flagger_reads_the_status(ask, traffic):
     assert [ask(urls[hook], "POST").status_code for hook in ("confirm-promotion", "rollback")] == [412, 200]
 
 
-def test_the_action_runs_a_command_with_options_that_exist():
+def test_the_action_runs_a_command_with_options_that_exist(monkeypatch, tmp_path):
     workflow = yaml.safe_load((RELEASE / "github-actions.yaml").read_text())
     (line,) = [
         step["run"] for step in workflow["jobs"]["check"]["steps"] if step.get("run", "").startswith("tokentrail check")
     ]
     words = shlex.split(line)[1:]
+    monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(command, [*words, "--wait", "0s", "--api", "http://127.0.0.1:9"])
     assert result.exit_code == 2
     assert "does not answer" in result.output + result.stderr
+    assert (tmp_path / "junit.xml").exists(), "the file that the next step reads"

@@ -1,7 +1,6 @@
-"""Stores for tests: new ones, copied from a template, and one that version 2 wrote, which is kept under tests/data."""
+"""New stores for tests, copied from a template."""
 
 import fcntl
-import gzip
 import hashlib
 import shutil
 import subprocess
@@ -13,11 +12,10 @@ from pathlib import Path
 import chdb
 
 from collector.store import store as store_module
-from collector.store.definitions import SQL_DIR, statements
+from collector.store.definitions import SQL_DIR
 from collector.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
-VERSION_2 = ROOT / "tests" / "data" / "store-2"
 TEMPLATES = ROOT / ".pytest_cache" / "stores"
 # A DELETE waits until the embedded engine looks for work two or three times: 22 s where it looks each ten seconds.
 store_module._SELDOM_AWAKE["background_processing_pool_thread_sleep_seconds_if_nothing_to_do"] = 0.1
@@ -108,16 +106,6 @@ def _template():
             subprocess.run([sys.executable, "-c", MAKE, f"chdb://{made}"], cwd=ROOT, check=True, timeout=300)
             made.rename(template)
     return template
-
-
-def write_version_2(store):
-    """Fill an empty store with tables, views and rows as version 2 wrote them."""
-    for statement in statements((VERSION_2 / "schema.sql").read_text()):
-        store.client().command(statement)
-    for file in sorted(VERSION_2.glob("*.native.gz")):
-        table = file.name.removesuffix(".native.gz")
-        block = gzip.decompress(file.read_bytes())
-        store.client().raw_insert(table, insert_block=block, fmt="Native", settings={"optimize_on_insert": 0})
 
 
 def drop_everything(store):

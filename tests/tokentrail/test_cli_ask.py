@@ -155,7 +155,18 @@ def test_requests_are_listed_filtered_and_sorted(api):
         assert [row["model"] for row in json.loads(others)["requests"]] == found
     sides = run("compare", *api, "--a", "label.app=f", "--b", "label.app=s", "--json").stdout
     assert [json.loads(sides)[side]["requests"]["total"] for side in "ab"] == [1, 1]
-    for command in ("requests", "status", "slos", "incidents", "explain", "tail", "differences", "compare", "check"):
+    for command in (
+        "requests",
+        "status",
+        "slos",
+        "incidents",
+        "explain",
+        "tail",
+        "differences",
+        "timeouts",
+        "compare",
+        "check",
+    ):
         needed = {"check": ("--slo", "chat"), "compare": ("--at", "-1h")}.get(command, ())
         usage = 64 if command == "check" else 2
         wrong = run(command, *needed, *api, "--label", "app")
@@ -169,7 +180,7 @@ def test_requests_are_listed_filtered_and_sorted(api):
     assert (len(few.stdout.splitlines()), bool(told)) == (2, True), few.stderr
     past = run("requests", *api, "--start=-15m", "--end=-1m")
     assert "data until" not in past.stderr
-    plain = ("status", "slos", "incidents", "explain", "differences", "tail", "spans")
+    plain = ("status", "slos", "incidents", "explain", "differences", "timeouts", "tail", "spans")
     before = ("compare", "--a", "start=-1h", "--a", "end=-30m")
     for command in (*((one,) for one in plain), ("requests", "--model", "nobody"), before):
         assert "data until" in run(*command, *api).stderr

@@ -59,7 +59,7 @@ REQUEST = {"trace_id": "t", "span_id": "s", "request_id": "r", "status": "ok", "
 REQUEST |= {"ttft_s": 0.1, "tpot_s": 0.1, "e2e_s": 0.2}
 LATENCY = dict.fromkeys(("p50", "p90", "p95", "p99", "max"), 0.1) | {"count": 1}
 ANSWERS = {
-    "kv": {"engines": [{"preemptions": 3}]},
+    "processes": {"processes": [{"preemptions": 3}, {"preemptions": None}]},
     "summary": {"requests": {"ok": 1, "failed": 0, "cancelled": 0, "good": 1, "in_flight": 0}}
     | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s", "gap_s"), LATENCY)
     | {"ttft_is_e2e": 0},
@@ -114,13 +114,19 @@ def test_a_demo_whose_numbers_agree_has_no_problems():
     assert "clock, 1 token by token" in text
 
 
-@pytest.mark.parametrize(("engines", "loads"), [([], True), ([{"usage": 0.1}], False)])
-def test_a_log_of_the_demo_says_that_the_engine_loads_its_model(engines, loads):
+@pytest.mark.parametrize(("step_s", "loads"), [(None, True), (0.1, False)])
+def test_a_log_of_the_demo_says_that_the_engine_loads_its_model(step_s, loads):
     rates = {"throughput": {"output_tokens_per_s": None}, "goodput": {"requests_per_s": 0.0}}
     printed = io.StringIO()
     with live.LiveView(Console(file=printed, width=400)) as view:
         for _ in range(2):  # a line each ten seconds
-            view.update({"summary": ANSWERS["summary"] | rates, "kv": {"engines": engines}, "alerts": []})
+            view.update(
+                {
+                    "summary": ANSWERS["summary"] | rates,
+                    "processes": {"processes": [{"step_p50_s": step_s}]},
+                    "alerts": [],
+                }
+            )
     (line,) = printed.getvalue().splitlines()
     assert line.endswith(live.LOADING if loads else "alerts: none")
 
@@ -247,7 +253,7 @@ def test_a_moved_collector_is_named_in_the_command():
 
 
 def test_a_load_that_the_user_ended_had_no_time_for_every_cause():
-    nothing_yet = FakeApi(kv={"engines": []}, cold_starts={"cold_starts": []})
+    nothing_yet = FakeApi(processes={"processes": []}, cold_starts={"cold_starts": []})
     assert verify(nothing_yet, [observed()], since=0.0, prometheus=None, to_the_end=False).problems == []
     wrong = verify(nothing_yet, [observed(output_tokens=3)], since=0.0, prometheus=None, to_the_end=False)
     assert any("output_tokens is 2" in problem for problem in wrong.problems)
@@ -267,7 +273,7 @@ def test_alerts_are_waited_for_and_a_few_preemptions_need_none(monkeypatch, pree
     monkeypatch.setattr(result, "_alerts_that_fired", lambda *_: left.pop(0) if len(left) > 1 else left[0])
     monkeypatch.setattr(result, "ALERT_S", 0.0 if len(answers) == 1 else 120.0)
     monkeypatch.setattr("time.sleep", lambda _: None)
-    api = FakeApi(kv={"engines": [{"preemptions": preemptions}]})
+    api = FakeApi(processes={"processes": [{"preemptions": preemptions}]})
     found = verify(api, [observed()], since=0.0, prometheus="http://prometheus").problems
     assert [problem.partition(" alert")[0].removeprefix("the ") for problem in found] == problems
 
@@ -275,7 +281,7 @@ def test_alerts_are_waited_for_and_a_few_preemptions_need_none(monkeypatch, pree
 def test_no_alert_is_waited_for_without_prometheus_or_after_ctrl_c(monkeypatch):
     asked = []
     monkeypatch.setattr(result, "_settled_alerts", lambda expected, *_: asked.append(expected) or set())
-    api = FakeApi(kv={"engines": [{"preemptions": 20}]})
+    api = FakeApi(processes={"processes": [{"preemptions": 20}]})
     assert verify(api, [observed()], since=0.0, prometheus=None).problems == []
     assert verify(api, [observed()], since=0.0, prometheus="http://p", to_the_end=False).problems == []
     assert asked == [set()]
@@ -287,7 +293,7 @@ def test_no_alert_is_waited_for_without_prometheus_or_after_ctrl_c(monkeypatch):
         ({}, [observed(output_tokens=3)], "output_tokens is 2"),
         ({}, [observed(), observed(status="error", error="APITimeoutError")], "a request failed: APITimeoutError"),
         ({}, [], "no request was answered"),
-        ({"kv": {"engines": []}}, [observed()], "preempted no request"),
+        ({"processes": {"processes": []}}, [observed()], "preempted no request"),
         ({"cold_starts": {"cold_starts": []}}, [observed()], "cold start is not in"),
         (
             {"requests/t": ANSWERS["requests/t"] | {"phases": [{"name": "decode", "duration_s": 0.199999999}]}},

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 ASK = ["--api", "http://127.0.0.1:9"]
 OF_CLI = {
-    **dict.fromkeys(("status", "slos", "incidents", "requests", "explain", "spans", "doctor", "tail"), ()),
+    **dict.fromkeys(("status", "slos", "incidents", "requests", "explain", "spans", "doctor", "tail", "timeouts"), ()),
     "request": ("a",),
     "differences": ("--metric", "ttft", "--at-least", "1s"),
     "compare": ("--a", "variant=a", "--b", "variant=b"),

@@ -6,14 +6,22 @@ Without a configured `MeterProvider` the API's instruments do nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import ref
 
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, NoOpMeterProvider, Observation, get_meter
+from opentelemetry.metrics import (
+    CallbackOptions,
+    Histogram,
+    Meter,
+    MeterProvider,
+    NoOpMeterProvider,
+    Observation,
+    get_meter,
+)
 from opentelemetry.trace import SpanKind
 
 from tokentrail import semconv
@@ -110,6 +118,14 @@ _BOOKS: Final = (
 )  # fmt: skip
 
 
+def _histogram(meter: Meter, name: str, description: str, buckets: Sequence[float]) -> Histogram:
+    """An OpenTelemetry before 1.30 takes no boundaries: they are then those of its provider."""
+    try:
+        return meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=buckets)
+    except TypeError:
+        return meter.create_histogram(name, "s", description)
+
+
 class Metrics:
     """The instruments of one meter provider; None is the global one. All trails of a provider share them, since a
     provider ignores the callback of a second instrument of the same name. Make one with `metrics_of`.
@@ -118,8 +134,7 @@ class Metrics:
     def __init__(self, provider: MeterProvider | None) -> None:
         meter = _meter(provider)
         self._ttft, self._tpot, self._duration = (
-            meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=buckets)
-            for name, description, buckets in _HISTOGRAMS
+            _histogram(meter, name, description, buckets) for name, description, buckets in _HISTOGRAMS
         )
         self._known: dict[tuple[object, ...], Mapping[str, Any]] = {}
         self._watched: list[_Watch] = []

@@ -1,4 +1,5 @@
-"""The command line: the commands that start parts, and with them those of `asking`, `watching` and `keeping`.
+"""The command line: the commands that start parts, and with them those of `asking`, `waiting`, `watching`
+and `keeping`.
 
 A command imports the module of its name when it runs: `tokentrail --help` and shell completion load none of them.
 """
@@ -14,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tokentrail.cli import asking, keeping, parts, watching
+from tokentrail.cli import asking, keeping, parts, waiting, watching
 from tokentrail.cli.keeping import data_folder
 from tokentrail.cli.options import API_URL, TZ, ApiUrl
 from tokentrail.cli.output import HELP, WrongUse, console, fail
@@ -272,6 +273,7 @@ for command in (
     asking.tail,
     asking.compare,
     asking.differences,
+    waiting.timeouts,
     asking.spans,
     asking.doctor,
     keeping.backup,

@@ -233,7 +233,7 @@ def _state(api: Api, stack: Stack, began: float, title: str) -> dict[str, object
         "title": title,
         "summary": api.get("summary", start=began),
         "slos": api.get("slos"),
-        "kv": api.get("kv", start=began),
+        "processes": api.get("processes", start=began),
         "alerts": firing(api, stack.urls.get("Prometheus")),
     }
 

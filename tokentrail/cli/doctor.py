@@ -17,7 +17,7 @@ from tokentrail.cli.api import Api, other_form
 from tokentrail.cli.listeners import GrpcError, is_otlp, misnamed, refusal, send_nothing
 from tokentrail.cli.processes import PORTS
 from tokentrail.shared.connection import OTHER_FORM, in_words, send_otlp, way_out, why_unanswered
-from tokentrail.shared.formatting import count, counted, duration, instant, of_tenant, one_line, without_user
+from tokentrail.shared.formatting import count, counted, duration, instant, of_tenant, one_line, percent, without_user
 from tokentrail.version import __version__
 from tokentrail.version import told as version_told
 
@@ -25,6 +25,8 @@ _CLOCK_S: Final = 2.0
 """A larger difference of two clocks moves requests out of the windows in which people look for them."""
 _DISK: Final = 0.1
 _DAY: Final = "-1d"
+_HEALTHY: Final = 0.5
+"""A time-out that cuts a larger share of healthy requests than of dead ones is too short."""
 _STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 State = Literal["ok", "warn", "fail"]
@@ -53,7 +55,7 @@ def examine(api_url: str, otlp_http: str | None, otlp_grpc: str | None) -> Itera
         yield _otlp_grpc(told["otlp-grpc"] if otlp_grpc is None else otlp_grpc)
         reachable = yield from _api(api, api_url)
         if reachable:
-            for look in (_version, _explaining, _storage, _engines, _slos, _unclaimed):
+            for look in (_version, _explaining, _storage, _engines, _slos, _time_outs, _unclaimed):
                 yield from _asked(look, api)
     finally:
         api.close()
@@ -264,6 +266,19 @@ def _slos(api: Api) -> Iterator[Finding]:
             )
         else:
             yield Finding("SLO", "ok", detail)
+
+
+def _time_outs(api: Api) -> Iterator[Finding]:
+    """Time-outs that clients evidently use, and that cut requests of which most would have been answered."""
+    for group in api.get("timeouts", start=_DAY)["groups"]:
+        for is_set in (one for wait in group["waits"] for one in wait["evident"]):
+            would_have = is_set["would_have"]
+            if would_have is not None and would_have["low"] > _HEALTHY:
+                detail = f"{group['model'] or 'a model without a name'}: {count(is_set['requests'])} requests of a day "
+                detail += f"were given up at {duration(is_set['timeout_s'])}, and {percent(would_have['share'])} of "
+                detail += "them would have been answered"
+                fix = "let clients wait longer: tokentrail timeouts says how long (docs/timeouts.md)"
+                yield Finding("time-out", "warn", detail, fix)
 
 
 def _unclaimed(api: Api) -> Iterator[Finding]:

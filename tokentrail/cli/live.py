@@ -61,13 +61,12 @@ def traffic(summary: Mapping[str, Any]) -> str:
 
 def view(state: Mapping[str, Any]) -> Panel:
     """Traffic, KV cache, latencies, SLOs and alerts in one panel. `state` holds API answers by name."""
-    summary, kv = state["summary"], state["kv"]["engines"]
+    summary, alerts = state["summary"], state["alerts"]
     cache = ", ".join(
-        f"KV cache {percent(e['usage'])}, {count(e['running'])} running, {count(e['waiting'])} waiting, "
-        f"{count(e['preemptions'])} preemptions, {count(e['evicted_blocks'])} blocks evicted"
-        for e in kv
+        f"KV cache {percent(one['kv_usage'])}, {count(one['running'])} running, {count(one['waiting'])} waiting, "
+        f"{count(one['preemptions'])} preemptions"
+        for one in _stepping(state)
     )
-    alerts = state["alerts"]
     lines: list[Any] = [
         Text(traffic(summary)),
         Text(data_until(summary["window"]), style="dim"),
@@ -79,6 +78,11 @@ def view(state: Mapping[str, Any]) -> Panel:
         Text("alerts: " + (", ".join(alerts) if alerts else "none firing"), style="bold red" if alerts else "dim")
     )
     return Panel(Group(*lines), title=state["title"], title_align="left", padding=(1, 2))
+
+
+def _stepping(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The processes that have made steps."""
+    return [one for one in state["processes"]["processes"] if one["step_p50_s"] is not None]
 
 
 class LiveView:
@@ -110,6 +114,6 @@ class LiveView:
         elif monotonic() >= self._next_line:
             self._next_line = monotonic() + self.LINE_EVERY_S
             summary, alerts = state["summary"], ", ".join(state["alerts"]) or "none"
-            loads = "" if state["kv"]["engines"] else f" · {LOADING}"
+            loads = "" if _stepping(state) else f" · {LOADING}"
             line = f"{traffic(summary)} · TTFT p99 {duration(summary['ttft_s']['p99'])} · alerts: {alerts}{loads}"
             self._console.print(line, soft_wrap=True)

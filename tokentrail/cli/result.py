@@ -74,8 +74,7 @@ def verify(
     expected_ids = {o.request_id for o in seen if o.status != "error"} - {""}  # one cancelled early has no id
     rows = _settled_rows(api, expected_ids, since)
     comparison = compare(seen, rows)
-    kv = api.get("kv", start=since)["engines"]
-    preemptions = sum(e["preemptions"] or 0 for e in kv)
+    preemptions = sum(one["preemptions"] or 0 for one in api.get("processes", start=since)["processes"])
     expected = {"cold start": "TokentrailColdStart"} if prometheus and to_the_end else {}
     if expected and preemptions >= EVICTIONS_ALERT_FROM:
         expected["KV eviction"] = "TokentrailKvCacheEvictions"

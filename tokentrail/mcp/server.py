@@ -29,7 +29,8 @@ _INSTRUCTIONS: Final = (
     "objectives) for TTFT (time to first token), TPOT (time per output token) and E2E latency. Ask `status` first; of "
     "an alert, with its time as `end`. Answers have `next`: calls of other tools that lead on to the cause. `explain` "
     "says why requests are slow, `differences` who is hit, `requests` and `request` show single ones, "
-    "`compare` and `check` judge a change. All tools only read. Durations are seconds, times UTC, shares 0 to 1; what "
+    "`compare` and `check` judge a change, `timeouts` says how long to wait. "
+    "All tools only read. Durations are seconds, times UTC, shares 0 to 1; what "
     f"is null or absent is not known, never 0. {DATA}"
 )
 _LARGEST_BODY: Final = 65_536

@@ -113,7 +113,7 @@ class Tools:
     def all(self) -> list[Callable[..., Any]]:
         """The tools, in the order in which an agent needs them."""
         tools = (self.status, self.explain, self.differences, self.incidents, self.requests, self.request)
-        return [_of_our_version(tool) for tool in (*tools, self.slos, self.compare, self.check)]
+        return [_of_our_version(tool) for tool in (*tools, self.slos, self.compare, self.check, self.timeouts)]
 
     def status(self, ctx: Context, start: Start = "-15m", end: End = "now", filters: Filters | None = None) -> Any:
         """Say whether the SLOs are kept, since when not, who is hit, by what cause, and what without it. Ask it first.
@@ -249,6 +249,18 @@ class Tools:
         """Tell whether a release is good, worse or not decided yet: against an SLO, and against what was before."""
         sides = given(filters) | given(against, "against.")
         return written(self._ask(ctx, "check", slo=slo, start=since, end="now", **sides))
+
+    def timeouts(
+        self,
+        ctx: Context,
+        start: Start = "-1d",
+        end: End = "now",
+        kill: Annotated[str, Field(description="Share of healthy requests to cut", max_length=32)] = "0.1%",
+        filters: Filters | None = None,
+    ) -> Any:
+        """Say how long clients should wait: what each time-out cuts and catches, those in use, and hedging."""
+        answer = self._ask(ctx, "timeouts", start=start, end=end, kill=kill, **given(filters))
+        return written(answer)
 
     def _ask(self, ctx: Context, path: str, **params: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self._asked(ctx, lambda api: api.get(path, **params))

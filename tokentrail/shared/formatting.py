@@ -59,6 +59,8 @@ THRESHOLDS = {
 """What an SLO can promise, in words, by the name of the threshold."""
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "gap": "longest gap"}
 """Latencies that have percentiles."""
+MAPPED = {**THRESHOLDS, "queue": "queue"}
+"""Latencies that a heatmap can be of."""
 WAITS = {
     "batch": "the batch was full",
     "tokens": "the steps had no tokens left to compute",
@@ -124,9 +126,9 @@ def count(value: float | None) -> str:
     return UNDEFINED if value is None else f"{round(value):,}".replace(",", "\u202f")
 
 
-def counted(n: float, noun: str) -> str:
-    """A number of things: `1 request`, `12 345 requests`."""
-    return f"{count(n)} {noun}{'' if n == 1 else 's'}"
+def counted(n: float, noun: str, plural: str | None = None) -> str:
+    """A number of things: `1 request`, `12 345 requests`, and with a plural of its own `2 processes`."""
+    return f"{count(n)} {noun if n == 1 else plural or f'{noun}s'}"
 
 
 def rate(value: float | None, unit: str) -> str:

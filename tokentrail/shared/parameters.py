@@ -7,7 +7,7 @@ A filter narrows a question to some requests. It is a dimension with a value (`m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 Dimension = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage"]
 """The columns of requests by which SLOs select."""
@@ -71,5 +71,15 @@ MEANING: Final[Mapping[str, str]] = {
     "check.relevant": "the smallest difference that matters, as a share",
     "check.quantile": "the percentile of latencies that is compared",
     "check.least_time": "good needs requests of so long a time: a fault may come by times",
+    "timeouts.kill": "the share of healthy requests that a time-out may cut, such as `0.1%` or `0.001`",
+    "timeouts.at": "what this time-out would do, such as `60s`; may be repeated",
 }
 """What a parameter does; behind the name of a question where it does something else there."""
+
+
+def share_of(value: Any) -> Any:
+    """`0.1%` or `0.001` as a share; what is no text as it is. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)

@@ -2,10 +2,7 @@
 SELECT
     service, scope, name,
     count() AS spans,
-    toUnixTimestamp64Nano(min(start)) AS first_ns,
-    toUnixTimestamp64Nano(max(start)) AS last_ns,
-    arraySort(groupUniqArrayArray(200)(CAST(mapKeys(attributes), 'Array(String)'))) AS attribute_keys,
-    arraySort(groupUniqArrayArray(200)(CAST(mapKeys(resource), 'Array(String)'))) AS resource_keys
+    arraySort(groupUniqArrayArray(200)(CAST(mapKeys(attributes), 'Array(String)'))) AS attribute_keys
 FROM spans
 WHERE $parts.started_in_window AND $filter
 GROUP BY service, scope, name

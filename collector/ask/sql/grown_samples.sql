@@ -4,11 +4,8 @@
 -- collectors scrape a process, they see the same growth: in each five minutes, the one with the most samples counts. One that was away for
 -- more than five minutes is the last choice: its first sample also has the growth of that time, which the others have counted.
 SELECT
-    * EXCEPT (before_time, before_value, before_sum, before_buckets, before_bounds),
+    * EXCEPT (before_time, before_value, before_bounds),
     ifNull(before_value, value) AS earlier,
-    if(isNull(before_value), sum, before_sum) AS earlier_sum,
-    -- An older version stored bounds without buckets, which have no difference from buckets.
-    if(isNull(before_value) OR length(buckets) != length(before_buckets), buckets, before_buckets) AS earlier_buckets,
     kind = 'delta' OR if(isNull(before_value), time > process_began AND (scraper = '' OR goes_on), value < before_value OR bounds != before_bounds) AS since_zero
 FROM
 (
@@ -22,14 +19,12 @@ FROM
         FROM
         (
             SELECT
-                time, $parts.process, scraper, engine, name, kind, value, sum, bounds, buckets,
+                time, $parts.process, scraper, engine, name, kind, value, bounds,
                 intDiv(toUnixTimestamp(time), 300) AS five_minutes,
                 count() OVER (PARTITION BY $parts.process, five_minutes, scraper) AS samples_of_scraper,
                 min(time) OVER (PARTITION BY $parts.process, scraper) AS process_began,
                 lagInFrame(toNullable(time)) OVER last AS before_time,
                 lagInFrame(toNullable(value)) OVER last AS before_value,
-                lagInFrame(sum) OVER last AS before_sum,
-                lagInFrame(buckets) OVER last AS before_buckets,
                 lagInFrame(bounds) OVER last AS before_bounds
             FROM samples
             WHERE $parts.sampled AND (name IN {names:Array(String)} OR name = 'running')

@@ -84,8 +84,6 @@ class StepOut(Answer):
     """Attempts to compute the step that failed."""
     graph_rows: int | None
     """Sequences of the CUDA graph that computed the step; null also if none did."""
-    device_s: float | None
-    """The time in which the device computed, by its own clock."""
     mfu: float | None
     """The step's FLOP/s over the device's measured peak (model FLOPs utilisation)."""
     mbu: float | None
@@ -195,8 +193,7 @@ def _token(token: Mapping[str, Any], phase: str | None) -> TokenOut:
 
 
 def _step(step: Mapping[str, Any], interferes: bool) -> StepOut:
-    more = {"device_s": seconds(step["device_ns"]), "interferes": interferes}
-    return StepOut.model_validate({**step, **more, **_utilisation(step), **_times(step)})
+    return StepOut.model_validate({**step, "interferes": interferes, **_utilisation(step), **_times(step)})
 
 
 def _utilisation(step: Mapping[str, Any]) -> dict[str, float | None]:

@@ -3,8 +3,7 @@ SELECT
     table AS name,
     sum(rows) AS total_rows,
     count() AS parts,
-    sum(bytes_on_disk) AS disk_bytes,
-    sum(data_uncompressed_bytes) AS uncompressed_bytes
+    sum(bytes_on_disk) AS disk_bytes
 FROM $stored_parts
 WHERE active AND database = (SELECT currentDatabase()) AND table IN {tables:Array(String)}
 GROUP BY name

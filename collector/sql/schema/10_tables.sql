@@ -1,7 +1,7 @@
 -- The tables that queries read. Durations are nanoseconds unless the name says otherwise. A request belongs to the window
 -- in which it ended. `segment` is the WAL segment that brought the row: one segment is inserted exactly once.
 --
--- A change here needs a migration too (../migrations/README.md): these statements only create tables that are missing.
+-- From the first release on, a change here needs a migration too (../migrations/README.md): these statements only create tables that are missing.
 
 CREATE TABLE IF NOT EXISTS requests
 (

@@ -15,13 +15,14 @@ from tokentrail.testing import ManualClock
 OWN, OTHERS = 3, 5
 """Rows of each kind that the caller has, and another tenant."""
 LIMITS = {
-    "MOST_CHOSEN", "MOST_EVENTS", "MOST_FOUND", "MOST_JUDGED", "MOST_LABELS", "MOST_NAMES", "MOST_OF_A_KIND",
-    "MOST_OF_A_TRACE", "MOST_REQUESTS", "MOST_STEPS", "MOST_TYPICAL", "_MOST_EVENTS", "_MOST_GROUPS",
-    "_MOST_INFLICTERS", "_MOST_LABELS", "_MOST_MODELS", "_MOST_PROCESSES", "_MOST_ROWS", "_MOST_VALUES",
+    "MOST_CHOSEN", "MOST_EVENTS", "MOST_FOUND", "MOST_JUDGED", "MOST_KINDS", "MOST_LABELS", "MOST_NAMES",
+    "MOST_OF_A_KIND", "MOST_OF_A_TRACE", "MOST_REQUESTS", "MOST_ROWS", "MOST_STEPS", "MOST_TYPICAL", "_MOST_EVENTS",
+    "_MOST_GROUPS", "_MOST_INFLICTERS", "_MOST_LABELS", "_MOST_MODELS", "_MOST_PROCESSES", "_MOST_ROWS", "_MOST_VALUES",
 }  # fmt: skip
 """Constants of `ROOMS` that bound what an answer reads or lists of the store."""
 ROOMS = tuple(
-    f"collector.{room}." for room in ("count", "numbers", "causes.answer", "compare", "engines", "incidents", "api")
+    f"collector.{room}."
+    for room in ("count", "numbers", "timeouts", "causes.answer", "compare", "engines", "incidents", "api")
 )
 TRACE = f"{0xACE:032x}"
 SLOS = """
@@ -31,7 +32,7 @@ slos:
 EXPLAIN = "explain?ttft=100ms"
 PATHS = (
     "differences", EXPLAIN, "incidents", f"requests/{TRACE}", "requests?status=lost", "labels", "spans/names",
-    "verdict",
+    "timeouts", "verdict",
 )  # fmt: skip
 
 

@@ -45,6 +45,7 @@ ANSWERED = {
     "/api/v1/compare": ["a.start=-1h&a.end=-3s&b.start=-3s", "a.model=acme-model&b.model="],
     "/api/v1/check": [*(f"slo=all&{asked}" for asked in ASKED), "slo=ours&against.start=-2h&against.end=-1h"],
     "/api/v1/differences": ["", "slo=ours&select.status=error"],
+    "/api/v1/timeouts": [*ASKED, "at=1s&at=60s&kill=10%25"],
     "/api/v1/heatmap": [*ASKED, "metric=e2e&slo=ours"],
     "/api/v1/labels": ASKED,
     "/api/v1/changes": ASKED,
@@ -72,13 +73,11 @@ ANSWERED = {
 }
 """Queries of a route that a tenant's key is answered. Filters reach the longest of them as they reach the others."""
 REFUSED = {
-    "/api/v1/kv": ASKED,
     "/api/v1/cold_starts": ASKED,
     "/api/v1/engines": ASKED,
     "/api/v1/processes": ASKED,
     "/api/v1/processes/timeline": ["service=globex-service&instance=globex-instance"],
     "/api/v1/samples": ASKED,
-    "/api/v1/samples/latencies": ASKED,
     "/api/v1/timeseries": [f"metric={metric}" for metric in PROCESS_METRICS],
     "/api/v1/storage": ("",),
     "/api/v1/collector": ("",),

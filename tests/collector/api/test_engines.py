@@ -22,39 +22,21 @@ def test_kv_is_the_newest_step_and_the_windows_sums(api, rows):
         (3, {"kind": "restore", "reason": ""}),
     ):
         rows.kv_event(start=T0 + at, **fields)
-    first, second = api("kv")["engines"]
-    assert first == {
-        "service": "engine", "instance": "i-1", "process_tenant": "", "variant": "baseline",
-        "seen": "2026-11-21T09:59:01Z",
-        "blocks_used": 30, "blocks_total": 64, "usage": 30 / 64, "running": 4, "waiting": 2, "evicted_blocks": 15,
-        "evictions": 3, "preemptions": 2, "source": "spans", "up": None,
-    }  # fmt: skip
-    assert (second["instance"], second["usage"], second["evictions"]) == ("no-cache", None, 0)
-
-
-def test_a_process_of_which_only_evictions_came_is_listed(api, rows):
-    rows.kv_event(start=T0, instance="i-2", blocks=8, variant="before")
-    rows.kv_event(start=T0 + SECOND, instance="i-2", blocks=None, reason="cache_full")
-    rows.kv_event(start=T0 + 2 * SECOND, instance="both")
-    for instance in ("both", "i-1", "i-3"):
-        rows.step(start=T0, instance=instance)
-    engines = api("kv")["engines"]
-    assert [engine["instance"] for engine in engines] == ["both", "i-1", "i-2", "i-3"]
-    assert engines[2] == dict.fromkeys(("blocks_used", "blocks_total", "usage", "running", "waiting", "up")) | {
-        "service": "engine", "instance": "i-2", "process_tenant": "", "variant": "baseline",
-        "seen": "2026-11-21T09:59:01Z",
-        "evicted_blocks": 8, "evictions": 2, "preemptions": 1, "source": "spans",
-    }  # fmt: skip
-    assert [engines[n]["evictions"] for n in (0, 1)] == [1, 0]
+    rows.request(instance="no-steps")
+    rows.kv_event(start=T0, instance="no-steps")
+    found = {one["instance"]: one for one in api("processes")["processes"]}
+    named = ("running", "waiting", "kv_usage", "preemptions")
+    assert [found["i-1"][name] for name in named] == [4, 2, 30 / 64, 2]
+    assert [found["no-cache"][name] for name in named] == [1, 0, None, 0]
+    assert [found["no-steps"][name] for name in named] == [None, None, None, 1]
 
 
 def test_an_old_step_says_nothing_of_now(api, rows):
     rows.step(start=NOW - 60 * SECOND - 1, kv_blocks_used=60, kv_blocks_total=64, running=9, waiting=1)
-    (engine,) = api("kv")["engines"]
-    assert [engine[key] for key in ("blocks_used", "usage", "running", "waiting")] == [None] * 4
-    assert (engine["blocks_total"], engine["seen"]) == (64, "2026-11-21T09:58:59.999999999Z")
-    (then,) = api("kv", end="2026-11-21T09:59:30Z")["engines"]
-    assert [then[key] for key in ("blocks_used", "usage", "running", "waiting")] == [60, 60 / 64, 9, 1]
+    (engine,) = api("processes")["processes"]
+    assert [engine[key] for key in ("kv_usage", "running", "waiting")] == [None] * 3
+    (then,) = api("processes", end="2026-11-21T09:59:30Z")["processes"]
+    assert [then[key] for key in ("kv_usage", "running", "waiting")] == [60 / 64, 9, 1]
 
 
 def test_a_count_that_the_engine_did_not_send_is_null_and_no_earlier_one_stands_in(api, rows):
@@ -62,11 +44,8 @@ def test_a_count_that_the_engine_did_not_send_is_null_and_no_earlier_one_stands_
     unknown = dict.fromkeys(("running", "waiting", "kv_blocks_used", "step"), None)
     rows.step(start=T0 + SECOND, kv_blocks_total=64, **unknown)
     rows.kv_event(start=T0, blocks=None)
-    (engine,) = api("kv")["engines"]
-    assert {
-        key: engine[key] for key in ("running", "waiting", "blocks_used", "usage", "evicted_blocks")
-    } == dict.fromkeys(("running", "waiting", "blocks_used", "usage", "evicted_blocks"))
-    assert (engine["blocks_total"], engine["evictions"]) == (64, 1)
+    (engine,) = api("processes")["processes"]
+    assert [engine[key] for key in ("running", "waiting", "kv_usage")] == [None] * 3
     (incident,) = api("incidents")["incidents"]
     assert "took an unknown number of blocks" in incident["detail"]
     request = rows.request(ended=T0 + 2 * SECOND, e2e=3 * SECOND)
@@ -81,9 +60,9 @@ def test_a_step_without_numbers_of_the_engine_hides_none(api, rows):
     rows.step(start=T0, step=0, kv_blocks_used=60, kv_blocks_total=64, running=9, waiting=1)
     rows.step(start=T0 + SECOND, step=1, **nothing)
     rows.step(start=T0 + SECOND, step=3, instance="never", **nothing)
-    first, second = api("kv")["engines"]
-    assert [first[key] for key in ("blocks_used", "running", "waiting", "seen")] == [60, 9, 1, "2026-11-21T09:59:00Z"]
-    assert (second["instance"], second["running"], second["seen"]) == ("never", None, "2026-11-21T09:59:01Z")
+    found = {one["instance"]: one for one in api("processes")["processes"]}
+    assert [found["i-1"][key] for key in ("kv_usage", "running", "waiting")] == [60 / 64, 9, 1]
+    assert found["never"]["running"] is None
     assert [p["value"] for p in api("timeseries", metric="running")["points"]] == [9]
 
 
@@ -102,8 +81,8 @@ def test_engine_state_is_filtered_by_the_requests_that_an_engine_has(api, rows):
     rows.step(start=T0, instance="c")
     rows.request(instance="a", model="big")
     rows.open(instance="b", model="big", start=T0, seen=T0)
-    assert [e["instance"] for e in api("kv", model="big")["engines"]] == ["a", "b"]
-    assert api("kv", model="small")["engines"] == []
+    assert sorted(e["instance"] for e in api("processes", model="big")["processes"]) == ["a", "b"]
+    assert api("processes", model="small")["processes"] == []
 
 
 def test_a_request_that_ended_before_the_window_keeps_no_process(api, rows):
@@ -113,7 +92,9 @@ def test_a_request_that_ended_before_the_window_keeps_no_process(api, rows):
     rows.request(ended=NOW + MINUTE, e2e=2 * MINUTE, model="under way")
     rows.request(ended=NOW + 2 * MINUTE, e2e=MINUTE, model="behind")
     rows.open(start=NOW - SECOND, seen=NOW, model="other", instance="i-2")
-    found = {model: len(api("kv", model=model)["engines"]) for model in ("before", "in", "under way", "behind")}
+    found = {
+        model: len(api("processes", model=model)["processes"]) for model in ("before", "in", "under way", "behind")
+    }
     assert found == {"before": 0, "in": 1, "under way": 1, "behind": 0}
 
 

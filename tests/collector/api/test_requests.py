@@ -203,7 +203,7 @@ def test_one_request_with_all_that_is_known(api, rows, one):
     (step,) = answer["steps"]
     details = ("waiting_for_batch", "waiting_for_tokens", "waiting_for_kv", "waiting_for_priority", "drafted_tokens")
     assert [step[name] for name in details] == [None, None, 2, None, None]
-    assert (step["cached_tokens"], step["device_s"]) == (16, 0.009)
+    assert step["cached_tokens"] == 16
     assert (step["mfu"], step["mbu"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
 
 

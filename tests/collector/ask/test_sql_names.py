@@ -66,7 +66,6 @@ def test_every_wire_name_of_a_table_is_read():
         semconv.ACCEPTED_TOKENS,
         *(semconv.PHASE_TIME_PREFIX + phase for phase in semconv.Phase),
         semconv.TOKEN_INDEX,
-        semconv.OLD_TOKEN_INDEX,
         semconv.PHASE_NAME,
         semconv.PHASE_TOKENS,
         *(semconv.LIMIT_PREFIX + limit for limit in semconv.Limit),

@@ -8,6 +8,7 @@ import pytest
 from collector.compare.chance import Sample
 from collector.compare.check import overall
 from collector.compare.evidence import Share, against_latency, against_objective, against_share, evidence
+from collector.compare.ran import Ran
 from collector.compare.wandering import BLOCKS
 from tests.collector.rows import NOW, SECOND
 
@@ -88,6 +89,38 @@ def test_a_longer_gap_is_worse_though_each_token_is_as_quick_on_average(check, r
     assert got["verdict"] == "worse"
     assert {number["name"] for number in got["numbers"] if number["verdict"] == "worse"} == {"P90 longest gap"}
     assert got["reason"] == "P90 longest gap 900 ms, not 50.0 ms: 2\u202f000 and 2\u202f000 judged requests"
+
+
+def test_good_needs_requests_of_both_sides_in_one_time_and_for_long_enough(check, rows):
+    often = lambda since, n, seconds=200, **of: [  # noqa: E731
+        {**row, "ended": NOW - (since - i * seconds // n) * SECOND, **of}
+        for i, row in enumerate(_requests(n, 0))
+    ]  # fmt: skip
+    rows.requests([*often(300, 800, variant="young"), *often(300, 800, variant="smoke")])
+    rows.requests([*often(7000, 1, variant="smoke"), *often(9000, 500, 9000, variant="beside")])
+    # One request hours ago, or a window of days, is no time in which a variant was seen.
+    for asked in ({"variant": "young"}, {"variant": "smoke"}, {"variant": "smoke", "against__variant": "beside"}):
+        got = check(start="-2d", **asked)
+        assert (got["verdict"], got["seen_s"] < 300) == ("not decided", True), (asked, got)
+        assert "good needs 5 min of traffic, of which 3 min" in got["reason"]
+    # v1, v2, v1: while v2 ran, v1 did not, so they are compared at their own times.
+    rows.requests([*often(6000, 800, 1500, variant="v1"), *often(4500, 800, 1500, variant="v2")])
+    rows.requests(often(3000, 800, 1500, variant="v1"))
+    got = check(start="-3h", variant="v2", against__variant="v1")
+    assert (got["requests"]["total"], got["empty"]) == (800, None)
+    assert "800 and 1\u202f600 judged requests" in got["reason"]
+    assert got["warnings"] == ["the sides ran at different times, so what else changed in time counts too"]
+    assert 1400 <= got["seen_s"] <= 1500
+    assert against_share(None, Share(0, 3000), 0.05, 0.2, 1).verdict == "not decided", "one request is no other side"
+
+
+def test_two_sides_are_seen_where_both_ran_without_a_pause():
+    ran = lambda *minutes: Ran(None, None, np.array(minutes, np.int64))  # noqa: E731
+    a, b = ran(0, 10, 25, 41, 42, 50), ran(5, 20, 30, 45, 60, 61)
+    assert a.stretches() == [(0, 25), (41, 50)]
+    assert b.stretches() == [(5, 61)]
+    assert a.seen_s(b) == b.seen_s(a) == (20 + 9) * 60
+    assert (a.seen_s(), a.seen_s(ran()), ran(3).seen_s()) == (34 * 60, 0.0, 0.0)
 
 
 def test_a_time_is_compared_with_an_earlier_one(check, rows):

@@ -1,69 +1,30 @@
-"""A backup of an older version is restored, and migrated as its store would have been."""
+"""A backup of an older version is restored into the tables of this one; one that was never released is refused."""
 
-from collector.keep.cut import Backups
-from collector.store.schema import apply_schema
-from collector.store.store import Store
+from collector.store.definitions import read_migrations
 from tests.collector.keep.archives import run_restore
-from tests.collector.store.migrating import current, definitions
-from tests.support.stores import write_version_2
-
-__all__ = ["current"]
+from tests.support import forked
 
 
-def rows_of(store):
-    """All rows of all tables, each column by its name."""
-    names = (
-        "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%MergeTree' ORDER BY name"
+def test_a_backup_from_before_a_column_came_is_restored_with_its_default(store, backups, tmp_path):
+    store.client().command("ALTER TABLE tokens DROP COLUMN step")
+    (tmp_path / "b.tar").write_bytes(b"".join(backups.make()))
+    store.client().command("ALTER TABLE tokens ADD COLUMN step Nullable(UInt64)")
+    restored = run_restore(tmp_path / "b.tar", tmp_path / "new")
+    assert "tokens: 3 rows\n" in restored.stdout, restored.stderr
+    asked = forked.run(
+        "tests.support.ask", tmp_path / "new" / "store", "SELECT token_index, step FROM tokens ORDER BY 1"
     )
-    found = {}
-    for (table,) in store.query(names).result_rows:
-        sql = (
-            "SELECT name FROM system.columns WHERE database = currentDatabase() AND table = {table:String}"
-            " AND name != 'applied_at' ORDER BY name"
-        )
-        columns = ", ".join(f"`{name}`" for (name,) in store.query(sql, {"table": table}).result_rows)
-        found[table] = columns, store.query(f"SELECT {columns} FROM {table} ORDER BY ALL").result_rows
-    return found
+    assert asked.stdout.splitlines() == ["[(0, None), (1, None), (2, None)]"], asked.stderr
 
 
-def test_a_backup_of_version_2_has_the_rows_of_its_store_also_when_both_are_migrated(current, tmp_path):
-    store = Store.open(f"chdb://{tmp_path}/store")
-    write_version_2(store)
-    (tmp_path / "b.tar").write_bytes(b"".join(Backups(store, [], []).make()))
-    apply_schema(store, sql_dir=current)
-    migrated = rows_of(store)
-    store.close()
+def test_a_backup_of_a_version_that_was_never_released_is_refused(store, backups, tmp_path):
+    (baseline,) = read_migrations()
+    for digest in ("of other tables", baseline.digest):
+        sql = f"ALTER TABLE schema_version UPDATE digest = '{digest}' WHERE 1 SETTINGS mutations_sync = 2"
+        store.client().command(sql)
+        if digest != baseline.digest:
+            (tmp_path / "b.tar").write_bytes(b"".join(backups.make()))
     restored = run_restore(tmp_path / "b.tar", tmp_path / "new")
-    assert "requests: 71 rows\n" in restored.stdout, restored.stderr
-    store = Store.open(f"chdb://{tmp_path}/new/store")
-    try:
-        apply_schema(store, sql_dir=current)
-        assert rows_of(store) == migrated
-    finally:
-        store.close()
-    assert len(migrated["requests"][1]) == 71
-
-
-def test_a_backup_from_before_a_column_was_dropped_is_migrated_as_its_store(current, tmp_path):
-    """Migration 20 changes the column that migration 24 drops."""
-    store = Store.open(f"chdb://{tmp_path}/store")
-    apply_schema(store, sql_dir=current)
-    for statement in (
-        "ALTER TABLE requests ADD COLUMN surface_cell UInt16 MATERIALIZED 1024 * (tpot_at_most_ns IS NOT NULL)",
-        "DELETE FROM schema_version WHERE version > 19",
-        "INSERT INTO requests (end, output_tokens, tpot_at_most_ns) VALUES (now(), 9, 5)",
-    ):
-        store.client().command(statement)
-    (tmp_path / "b.tar").write_bytes(b"".join(Backups(store, [], []).make()))
-    apply_schema(store, sql_dir=current)
-    migrated = rows_of(store), definitions(store)
-    store.close()
-    restored = run_restore(tmp_path / "b.tar", tmp_path / "new")
-    assert "requests: 1 rows\n" in restored.stdout, restored.stderr
-    store = Store.open(f"chdb://{tmp_path}/new/store")
-    try:
-        apply_schema(store, sql_dir=current)
-        assert (rows_of(store), definitions(store)) == migrated
-    finally:
-        store.close()
-    assert "surface_cell" not in migrated[0]["requests"][0]
+    assert restored.returncode == 1
+    assert "in the backup has the tables of a version of tokentrail that was never released" in restored.stderr
+    assert not (tmp_path / "new").exists()

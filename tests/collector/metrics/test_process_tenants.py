@@ -109,15 +109,16 @@ def both(rows):
 
 
 def test_answers_about_processes_keep_them_apart(both, api):
-    caches = api("kv")["engines"]
-    assert [(c["process_tenant"], c["running"], c["preemptions"]) for c in caches] == [("acme", 3, 3), ("bolt", 1, 1)]
+    caches = api("processes")["processes"]
+    found = {(c["process_tenant"], c["running"], c["preemptions"]) for c in caches}
+    assert found == {("acme", 3, 3), ("bolt", 1, 1)}
     engines = api("engines")["engines"]
     assert {e["process_tenant"]: (e["requests"], e["processes_total"]) for e in engines} == {
         "acme": (3, 1),
         "bolt": (1, 1),
     }
     assert sorted(owners(api("cold_starts")["cold_starts"])) == ["acme", "bolt"]
-    assert owners(api("kv", tenant="bolt")["engines"]) == ["bolt"]
+    assert owners(api("processes", tenant="bolt")["processes"]) == ["bolt"]
     running = [point["value"] for point in api("timeseries", metric="running", step="1h")["points"]]
     assert [value for value in running if value is not None] == [4], "a sum over two processes, and no maximum of one"
 
@@ -164,14 +165,10 @@ def sampled(rows, owner, instance="i:1", *, name="running", kind="gauge", at=NOW
 def test_samples_keep_them_apart(rows, api, scrape, live):
     for owner, n in ((ACME, 5), (BOLT, 2)):
         sampled(rows, owner, value=float(n))
-        buckets = {"bounds": [1.0], "sum": 1.0, "kind": "counter", "name": "ttft"}
         for at, count in ((NOW - 20 * SECOND, 0), (NOW - SECOND, n)):
-            sampled(rows, owner, at=at, value=float(count), buckets=[count, 0], **buckets)
             sampled(rows, owner, at=at, value=float(count), kind="counter", name="preemptions")
     assert {p["process_tenant"]: p["values"]["running"] for p in api("samples")["processes"]} == {"acme": 5, "bolt": 2}
-    found = api("samples/latencies")["latencies"]
-    assert {one["process_tenant"]: one["count"] for one in found} == {"acme": 5, "bolt": 2}
-    assert {e["process_tenant"]: e["preemptions"] for e in api("kv")["engines"]} == {"acme": 5, "bolt": 2}
+    assert {e["process_tenant"]: e["preemptions"] for e in api("processes")["processes"]} == {"acme": 5, "bolt": 2}
     incidents = api("incidents")["incidents"]
     assert {i["process_tenant"]: i["requests_affected"] for i in incidents} == {"acme": 5, "bolt": 2}
     live.on_samples("segment")
@@ -185,12 +182,12 @@ def test_steps_of_a_tenant_do_not_stand_in_for_samples_of_others(rows, api):
     for owner in (BOLT, ALL):
         sampled(rows, owner)
     rows.step(start=NOW - SECOND, running=9, **ACME)
-    found = {(e["process_tenant"], e["source"]) for e in api("kv")["engines"]}
-    assert found == {("acme", "spans"), ("bolt", "samples"), ("", "samples")}
+    found = {(e["process_tenant"], e["running"]) for e in api("processes")["processes"]}
+    assert found == {("acme", 9), ("bolt", 1), ("", 1)}
     assert {e["process_tenant"] for e in api("engines")["engines"]} == {"acme", "bolt", ""}
     rows.step(start=NOW - SECOND, running=9, **BOLT)
-    found = {(e["process_tenant"], e["source"]) for e in api("kv")["engines"]}
-    assert found == {("acme", "spans"), ("bolt", "spans"), ("", "samples")}
+    found = {(e["process_tenant"], e["running"]) for e in api("processes")["processes"]}
+    assert found == {("acme", 9), ("bolt", 9), ("", 1)}
 
 
 def test_outages_and_standstills_keep_them_apart(rows, api):
@@ -221,7 +218,7 @@ def test_a_process_of_all_tenants_is_shown_where_a_tenants_own_process_has_match
         rows.step(start=NOW - SECOND, **owner)
     for owner in (BOLT, ALL):
         sampled(rows, owner, "i:1")
-    assert owners(api("kv", model="wanted")["engines"]) == ["", "acme"]
+    assert sorted(owners(api("processes", model="wanted")["processes"])) == ["", "acme"]
     assert owners(api("samples", model="wanted")["processes"]) == [""]
 
 

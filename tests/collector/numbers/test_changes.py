@@ -85,6 +85,23 @@ def test_a_rollback_and_a_promotion_are_told(api, rows):
     assert _kinds(api, start="-9h") == told[5:]
 
 
+def test_what_has_most_by_chance_or_for_some_minutes_is_no_change(api, rows):
+    """Two variants with half of the traffic each, of which one has a little more for half an hour, and a batch."""
+    halves = [
+        _request(8 * 3600 - i * 20, variant="ab"[(i % 30 < 17) ^ (i // 90 % 2)], instance="a") for i in range(8 * 180)
+    ]
+    nightly = [
+        _request(hours * 3600 - 450 + i, variant="v2", instance="n", service="batch")
+        for hours in (6, 4)
+        for i in range(300)
+    ]
+    steady = [_request(20 * 3600 - i * 60, variant="v1", instance="n", service="batch") for i in range(20 * 60)]
+    rows.requests([*halves, *nightly, *steady])
+    assert _kinds(api, start="-7h") == [("first seen", "v2"), ("gone", "v2"), ("back", "v2"), ("gone", "v2")]
+    rows.requests([_request(3600 - i * 8, variant="a", instance="a") for i in range(400)])
+    assert _kinds(api, start="-2h") == [("most", "a")]
+
+
 def test_what_comes_by_times_is_back_in_each_window(api, rows):
     steady = [_request(half * 1800, variant="v1", instance="a") for half in range(40 * 24)]
     batch = [_request(3600 + days * 86_400 + i, variant="b", instance="a") for days in (0, 8, 16) for i in range(3)]

@@ -1,7 +1,6 @@
 """A second signal is a second row: nothing in the collector names traces but that row."""
 
 import json
-import shutil
 import time
 from collections import Counter
 from dataclasses import replace
@@ -19,10 +18,8 @@ from collector.otlp.checked import Checked
 from collector.otlp.errors import MalformedError
 from collector.otlp.signals import LOGS, SIGNALS, TRACES, Signal
 from collector.pipeline.settings import Settings
-from tests.support.collector import ROOT
 from tests.support.otlp import T0, token_body
 from tests.support.stores import new_store
-from tokentrail import semconv
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 SCHEMA = """
@@ -257,21 +254,3 @@ def test_the_rows_of_the_table_do_not_share_what_must_be_their_own():
     for name in ("name", "items", "http_path", "grpc_service", "wal_folder", "landing_table"):
         assert len({getattr(signal, name) for signal in SIGNALS}) == len(SIGNALS), name
     assert TRACES.wal_folder == "wal", "where every installed collector has its log"
-
-
-def test_payloads_that_version_0_1_left_in_its_log_become_rows(tmp_path):
-    """tests/data/wal-0.1: a stored segment's digests (trace 1), a sealed segment (2 and 3), an open one (4)."""
-    (tmp_path / "data" / "wal").mkdir(parents=True)
-    for path in (ROOT / "tests" / "data" / "wal-0.1").iterdir():
-        shutil.copyfile(path, tmp_path / "data" / "wal" / path.name)
-    running = Running(tmp_path / "data", SIGNALS).start()
-    try:
-        assert (
-            running.post("/v1/traces", token_body(trace=1, count=2, index_key=semconv.OLD_TOKEN_INDEX)).status_code
-            == 200
-        )
-        assert running.snapshot().payloads_duplicate == 1
-        by_trace = "SELECT reinterpretAsUInt128(reverse(trace_id)) AS t, count() FROM tokens GROUP BY t ORDER BY t"
-        eventually(lambda: running.ask(by_trace), [(2, 2), (3, 2), (4, 2)])
-    finally:
-        assert running.service.stop()

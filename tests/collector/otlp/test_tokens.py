@@ -141,8 +141,6 @@ def renamed(request, field, value):
 PLAIN = {INDEX: 5, semconv.STEP: 7}
 OTHERS = {
     "another name": renamed(many(lambda n: PLAIN), "name", "tokentrail.tokem"),
-    "an older SDK": many(lambda n: {semconv.OLD_TOKEN_INDEX: 5}),
-    "both indices": many(lambda n: PLAIN | {semconv.OLD_TOKEN_INDEX: 5}),
     "no index, and ids that tell none": many(lambda n: {semconv.STEP: 7}),
     "ids of a token before the first": strides(0),
     "ids of a choice that is not named": strides(2**32 + 1),

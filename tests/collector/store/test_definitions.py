@@ -159,11 +159,9 @@ def test_the_landing_tables_are_those_of_the_schema():
 
 @pytest.mark.parametrize(
     "names",
-    [[], ["0003_a.sql", "0005_b.sql"], ["0003_a.sql", "0003_b.sql"], ["0004_b.sql", "0006_a.sql", "0007_a.sql"]],
+    [["0002_a.sql"], ["0001_a.sql", "0003_b.sql"], ["0001_a.sql", "0001_b.sql"]],
 )
 def test_migrations_are_numbered_one_by_one(sql_dir, names):
-    shutil.rmtree(sql_dir / "migrations")
-    (sql_dir / "migrations").mkdir()
     for name in names:
         (sql_dir / "migrations" / name).write_text("SELECT 1;\n")
     with pytest.raises(ValueError, match="not numbered one by one"):
@@ -176,7 +174,7 @@ def test_statements_end_with_a_semicolon_at_the_end_of_a_line():
 
 def test_comments_and_white_space_are_not_in_a_migrations_digest(sql_dir):
     def digest(text):
-        file = sql_dir / "migrations" / f"{read_migrations()[-1].version + 1:04}_x.sql"
+        file = sql_dir / "migrations" / "0001_x.sql"
         file.write_text(text)
         return read_migrations(sql_dir)[-1].digest
 

@@ -1,10 +1,9 @@
-"""A store of an older version is brought forward, once, whatever interrupts it and however many start at once."""
+"""A store of an older version is brought forward, once, whatever interrupts it; an unreleased version's is refused."""
 
 import re
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -13,13 +12,12 @@ import collector
 from collector.base.store_errors import StoreError
 from collector.otlp.signals import TRACES
 from collector.store import part_folders
-from collector.store.definitions import read_migrations
+from collector.store.definitions import SQL_DIR, read_migrations
 from collector.store.insert import insert_otlp
-from collector.store.lock import STATEMENT_SETTINGS, SchemaLock
+from collector.store.lock import SchemaLock
 from collector.store.schema import LANDING_TABLES, OLDEST_SERVER, TIME_COLUMNS, apply_schema
 from collector.store.store import Store
 from tests.collector.store.migrating import (
-    CURRENT,
     MIGRATION,
     NEXT,
     created_tables,
@@ -29,18 +27,15 @@ from tests.collector.store.migrating import (
     recorded,
     rows,
     sql_dir,
+    write_baseline,
 )
 from tests.support.otlp import token_body
-from tests.support.stores import VERSION_2, drop_everything, write_version_2
-from tokentrail import semconv
+from tests.support.stores import drop_everything
 
 __all__ = ["current", "sql_dir"]
 COLLECTOR = Path(collector.__file__).parent
-OF_VERSION_2 = token_body(count=3, index_key=semconv.OLD_TOKEN_INDEX)
-ROWS_OF_VERSION_2 = {
-    "cold_starts": 26, "kv_events": 1, "open_requests": 14, "phases": 188, "requests": 71, "spans": 5, "steps": 12,
-    "tokens": 72,
-}  # fmt: skip
+ROOT = COLLECTOR.parent
+SEGMENT = token_body(count=3)
 
 
 @pytest.fixture(scope="module")
@@ -100,100 +95,26 @@ def everything(store):
     return definitions(store), {table: rows(store, table) for table in tables}, recorded(store)
 
 
-COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "preemptions")
+def test_before_the_first_release_there_is_no_migration():
+    """The first release has 0001_baseline.sql, and a change of a table has a migration from then on."""
+    is_released = re.search(r"^## \[\S+\] - \d", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    files = sorted(file.name for file in (SQL_DIR / "migrations").glob("*.sql"))
+    assert files[:1] == (["0001_baseline.sql"] if is_released else [])
 
 
-CONVERTED = {"requests": {*COUNTS, "ttft_ns", "tpot_ns"}}
-"""Columns of version 2 whose values a migration may change."""
-
-
-def contents(store):
-    """Table → its rows as dictionaries."""
-    found = {table: store.query(f"SELECT * FROM {table} ORDER BY ALL") for table in ROWS_OF_VERSION_2}
-    return {table: list(result.named_results()) for table, result in found.items()}
-
-
-@pytest.fixture(scope="module")
-def forward(opened, current):
-    """A store of version 2, some of whose requests have a TTFT of 0, before and after it is brought forward."""
-    drop_everything(opened)
-    write_version_2(opened)
-    opened.client().command(
-        "ALTER TABLE requests UPDATE ttft_ns = 0, tpot_ns = 7 WHERE engine = 'vllm' AND cityHash64(trace_id) % 2",
-        settings=STATEMENT_SETTINGS,
-    )
-    before = contents(opened)
-    apply_schema(opened, sql_dir=current)
-    after, tables, versions = contents(opened), definitions(opened), recorded(opened)
-    for _ in range(2):
-        insert_otlp(opened, TRACES, token_body(trace=5, count=3), "after the migration")
-    return SimpleNamespace(
-        before=before, after=after, definitions=tables, versions=versions, tokens=len(rows(opened, "tokens"))
-    )
-
-
-def of_requests(found, *columns):
-    """(trace, span) → the values of these columns."""
-    return {(row["trace_id"], row["span_id"]): tuple(row[name] for name in columns) for row in found["requests"]}
-
-
-def test_a_store_of_version_2_keeps_every_row(forward):
-    assert {table: len(found) for table, found in forward.before.items()} == ROWS_OF_VERSION_2
-    for table, before in forward.before.items():
-        kept = before[0].keys() - CONVERTED.get(table, set())
-        after = [{name: row[name] for name in kept} for row in forward.after[table]]
-        for row in ({name: row[name] for name in kept} for row in before):
-            after.remove(row)
-        assert after == []
-    assert forward.versions == [(2, ""), *((migration.version, migration.name) for migration in read_migrations())]
-
-
-def test_counts_of_version_2_are_kept_and_zeros_of_other_engines_become_unknown(forward):
-    before, after = (of_requests(found, *COUNTS) for found in (forward.before, forward.after))
-    ours = {(row["trace_id"], row["span_id"]) for row in forward.before["requests"] if row["engine"] == "tokentrail"}
-    assert len(ours) == 6
-    assert sum(counts.count(0) for key, counts in before.items() if key not in ours) == 195
-    unknown = {key: tuple(count or None for count in counts) for key, counts in before.items()}
-    assert after == {key: before[key] if key in ours else unknown[key] for key in before}
-
-
-def test_requests_that_version_2_announced_were_measured_at_the_server(forward):
-    assert {row["vantage"] for row in forward.after["open_requests"]} == {"server"}
-
-
-def test_a_ttft_of_0_in_version_2_was_not_a_number_and_becomes_unknown(forward):
-    before, after = (of_requests(found, "ttft_ns", "tpot_ns") for found in (forward.before, forward.after))
-    converted = {key for key, (ttft, _) in before.items() if ttft == 0}
-    assert 0 < len(converted) < len(before)
-    assert after == {key: (None, None) if key in converted else before[key] for key in before}
-
-
-def test_gaps_of_version_2_are_not_known_although_its_tokens_are(forward):
-    gaps = of_requests(forward.after, "gap_ns", "gap_index")
-    assert {*gaps.values()} == {(None, None)}
-    assert len(gaps) == ROWS_OF_VERSION_2["requests"]
-
-
-def test_a_migrated_store_has_the_tables_and_views_of_a_new_one(store, forward, current):
-    apply_schema(store, sql_dir=current)
-    assert forward.definitions == definitions(store)
-
-
-def test_a_migrated_store_takes_spans(forward):
-    assert forward.tokens == ROWS_OF_VERSION_2["tokens"] + 3
-
-
-def test_a_new_store_is_current_and_runs_no_migration(store, sql_dir):
-    (sql_dir / "migrations" / f"{NEXT:04}_later.sql").write_text("SELECT throwIf(1, 'a migration ran');\n")
-    apply_schema(store, sql_dir=sql_dir)
-    assert [version for version, _ in recorded(store)] == list(range(3, NEXT + 1))
+def test_the_baseline_as_a_file_is_the_one_that_collectors_had_before(current, tmp_path):
+    later = later_sql(tmp_path / "sql")
+    assert read_migrations(later)[0].digest == read_migrations(current)[0].digest == read_migrations()[0].digest
+    (later / "migrations" / "0001_baseline.sql").unlink()
+    (later / "migrations" / f"{NEXT:04}_later.sql").unlink()
+    assert read_migrations(later)[0].digest != read_migrations(current)[0].digest
 
 
 class Later:
     """A store and the SQL of ever later versions: a migration costs a third of what an empty store's tables cost."""
 
     def __init__(self, store, sql_dir):
-        self.store, self.sql_dir, self.version = store, sql_dir, NEXT - 1
+        self.store, self.sql_dir, self.version = store, sql_dir, NEXT
 
     def add(self, sql):
         """The file of the next version's migration."""
@@ -211,7 +132,6 @@ def later(opened, tmp_path_factory):
     """A store of a version later than this one. Tests bring it forward, and leave it as they find it but for that."""
     drop_everything(opened)
     later = Later(opened, later_sql(tmp_path_factory.mktemp("ever_later") / "sql"))
-    later.add(MIGRATION)
     later.apply()
     return later
 
@@ -219,7 +139,7 @@ def later(opened, tmp_path_factory):
 def test_a_store_one_version_newer_is_refused(later):
     """The first test of a store that others bring forward."""
     assert later.version == NEXT
-    with pytest.raises(StoreError, match=f"version {NEXT}, newer than"):
+    with pytest.raises(StoreError, match=f"version {NEXT}, newer than this collector's version 1: .*another store"):
         apply_schema(later.store)
 
 
@@ -245,7 +165,7 @@ def test_migrations_run_in_order_and_once(later):
     for _ in range(3):
         later.apply()
     assert rows(later.store, "totals") == [("first", 1), ("second", 1)]
-    assert [version for version, _ in recorded(later.store)] == list(range(3, later.version + 1))
+    assert [version for version, _ in recorded(later.store)] == list(range(1, later.version + 1))
 
 
 def test_no_view_but_the_closing_one_exists_while_a_migration_runs(later):
@@ -295,7 +215,7 @@ def test_a_table_without_rows_gets_the_columns_of_this_version(later):
     later.add("SELECT 1;\n")
     later.apply()
     assert store.query(columns).result_rows == whole
-    insert_otlp(store, TRACES, OF_VERSION_2, "the segment")
+    insert_otlp(store, TRACES, SEGMENT, "the segment")
 
 
 def test_a_start_waits_for_the_drop_of_a_column_in_which_the_one_before_died(later):
@@ -348,21 +268,23 @@ def test_a_store_that_has_lost_its_version_is_refused_and_goes_on_when_somebody_
     assert rows(store, "tokens") == tokens
 
 
-def set_version(store, version):
-    store.client().command("CREATE TABLE schema_version (version UInt32) ENGINE = MergeTree ORDER BY version")
-    store.client().command(f"INSERT INTO schema_version VALUES ({version})")
+UNRELEASED = [
+    "CREATE TABLE schema_version (version UInt32) ENGINE = MergeTree ORDER BY version",
+    "INSERT INTO schema_version SELECT arrayJoin([2, 3, 30])",
+    "ALTER TABLE schema_version ADD COLUMN name String, ADD COLUMN digest String DEFAULT 'abc'",
+    "INSERT INTO schema_version VALUES (1, '0001_baseline', '0123456789abcdef')",
+]
+"""Statements after each of which, but for the first, the store is one that an unreleased version made."""
 
 
-@pytest.mark.parametrize(
-    ("version", "reason"),
-    [(99, f"version 99, newer than .* version {CURRENT}: .*another store"), (1, "version 1, .* begin at version 2")],
-)
-def test_a_store_that_is_newer_or_too_old_is_refused_and_left_as_it_is(store, version, reason):
-    set_version(store, version)
-    before = definitions(store)
-    with pytest.raises(StoreError, match=reason):
-        apply_schema(store)
-    assert definitions(store) == before
+def test_a_store_that_an_unreleased_version_made_is_refused_and_left_as_it_is(store):
+    for number, statement in enumerate(UNRELEASED):
+        store.client().command(statement)
+        if number:
+            before = definitions(store)
+            with pytest.raises(StoreError, match=r"never released, .*: give .* --data-dir or --store"):
+                apply_schema(store)
+            assert definitions(store) == before
 
 
 class KilledError(BaseException):
@@ -401,30 +323,27 @@ class DyingClient:
 
 
 @pytest.fixture(scope="module")
-def migrated(opened, tmp_path_factory):
-    """Everything in a store that was migrated without an interruption, and that then took a segment.
-
-    Its first migration fails unless every table is synced by then.
-    """
-    folder = later_sql(tmp_path_factory.mktemp("later") / "sql")
-    file = folder / "migrations" / "0003_migrations_are_recorded.sql"
-    settings = ("fsync_after_insert", "min_rows_to_fsync_after_merge")
-    unlike = " OR ".join(f"engine_full NOT LIKE '%{name} = 1%'" for name in settings)
-    tables = f"system.tables WHERE database = currentDatabase() AND engine LIKE '%MergeTree' AND ({unlike})"
-    file.write_text(f"SELECT throwIf(count() > 0, 'a table is not synced') FROM {tables};\n{file.read_text()}")
+def migrated(opened, current, tmp_path_factory):
+    """Everything in a store that was migrated without an interruption, and that then took a segment."""
     drop_everything(opened)
-    write_version_2(opened)
-    assert opened.query(f"SELECT name FROM {tables}").result_rows
-    apply_schema(opened, sql_dir=folder)
-    insert_otlp(opened, TRACES, OF_VERSION_2, "the segment")
+    write_baseline(opened, current)
+    apply_schema(opened, sql_dir=later_sql(tmp_path_factory.mktemp("later") / "sql"))
+    insert_otlp(opened, TRACES, SEGMENT, "the segment")
     return everything(opened)
 
 
-def test_the_migration_of_these_tests_does_something(migrated):
-    tables, found, _ = migrated
-    assert sum(tokens for _, tokens in found["totals"]) > 100
-    assert "`weight` Float64 DEFAULT 1" in tables["requests"]
-    assert "`e2e_ns` Nullable(UInt64)" in tables["requests"]
+def test_a_migration_changes_what_it_says_and_keeps_every_row(opened, migrated):
+    _, found, versions = migrated
+    columns = "engine, late, perplexity, output_tokens"
+    assert rows(opened, "requests", columns) == [("genai", 3, None, 7), ("vllm", 3, 2.5, 9)]
+    assert found["totals"] == [("m", 16)]
+    assert len(found["tokens"]) == 5
+    assert versions == [(1, "0001_baseline"), (NEXT, f"{NEXT:04}_later")]
+
+
+def test_a_migrated_store_has_the_tables_and_views_of_a_new_one(store, migrated, sql_dir):
+    apply_schema(store, sql_dir=sql_dir)
+    assert migrated[0] == definitions(store)
 
 
 LAST_WORDS = [
@@ -432,12 +351,8 @@ LAST_WORDS = [
     ("CREATE TABLE IF NOT EXISTS totals", False),
     ("CREATE MATERIALIZED VIEW IF NOT EXISTS otlp_traces_closed", False),
     ("DROP VIEW IF EXISTS flatten_spans", True),
-    ("ALTER TABLE schema_version", True),
-    (r"ALTER TABLE requests\s+MODIFY COLUMN input_tokens", True),
-    (r"ALTER TABLE requests UPDATE\s+input_tokens", True),
-    (rf"INSERT INTO schema_version .*\({CURRENT},", True),
     ("ALTER TABLE requests ADD COLUMN", True),
-    ("ALTER TABLE requests UPDATE e2e_ns", True),
+    ("ALTER TABLE requests UPDATE perplexity", True),
     ("INSERT INTO totals", True),
     (rf"INSERT INTO schema_version .*\({NEXT},", True),
     ("CREATE OR REPLACE MATERIALIZED VIEW flatten_spans", True),
@@ -447,9 +362,9 @@ LAST_WORDS = [
 """Commands of each kind in the order of a migration, and whether inserts fail when a collector died at one."""
 
 
-def test_a_collector_that_dies_at_a_command_is_continued_by_the_next(opened, migrated, store, sql_dir):
+def test_a_collector_that_dies_at_a_command_is_continued_by_the_next(opened, migrated, store, current, sql_dir):
     """Each collector comes one command further than the one before it."""
-    write_version_2(store)
+    write_baseline(store, current)
     for command, inserts_fail in LAST_WORDS:
         dying = DyingStore(opened._dsn, command)
         with pytest.raises(KilledError):
@@ -457,11 +372,11 @@ def test_a_collector_that_dies_at_a_command_is_continued_by_the_next(opened, mig
         dying.close()
         if inserts_fail:
             with pytest.raises(DatabaseError, match="a collector changes the schema"):
-                insert_otlp(store, TRACES, OF_VERSION_2, "a segment that waits")
+                insert_otlp(store, TRACES, SEGMENT, "a segment that waits")
         else:
-            insert_otlp(store, TRACES, OF_VERSION_2, "the segment")
+            insert_otlp(store, TRACES, SEGMENT, "the segment")
     apply_schema(store, sql_dir=sql_dir)
-    insert_otlp(store, TRACES, OF_VERSION_2, "the segment")
+    insert_otlp(store, TRACES, SEGMENT, "the segment")
     assert everything(store) == migrated
 
 
@@ -481,12 +396,6 @@ def test_a_new_store_takes_nothing_before_it_has_all_views(opened, store, curren
     apply_schema(store, sql_dir=current)
     insert_otlp(store, TRACES, token_body(count=3), "a segment")
     assert len(rows(store, "tokens")) == 3
-
-
-def test_the_kept_store_is_of_version_2():
-    schema = (VERSION_2 / "schema.sql").read_text()
-    assert len(re.findall(r"^CREATE ", schema, re.MULTILINE)) == 32
-    assert "CREATE TABLE schema_version\n(\n    `version` UInt32\n)" in schema
 
 
 def test_the_lock_of_a_process_that_died_holds_up_no_embedded_store(store, monkeypatch):

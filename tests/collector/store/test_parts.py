@@ -47,12 +47,6 @@ def test_a_signal_without_plain_rows_is_inserted_as_it_was_received():
     assert divided([frame(b"5000")], None) == [("id", None, [b"5000"])]
 
 
-def test_old_frames_are_inserted_as_they_were_received():
-    frames = [frame(b"5000", None), frame(b"2000"), frame(b"raw", None)]
-    assert divided(frames) == [("id", 2000, [b"5000", b"raw"])]
-    assert divided([frame(b"5000", None)]) == [("id", None, [b"5000"])]
-
-
 def test_the_days_of_an_insert_are_bounded():
     days = [(1, 1), (1, 90), (50, 100), (1, 101), (101, 120), (300, 300)]
     frames = [frame(b"%c" % (97 + n), pair) for n, pair in enumerate(days)]

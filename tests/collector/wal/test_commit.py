@@ -10,7 +10,7 @@ from collector.otlp.validate import DAY_NS
 from collector.receive.ingest import Ingest
 from collector.wal.commit import GroupCommit, LogUnavailableError
 from collector.wal.dead_letters import DeadLetters
-from collector.wal.frame import HEADER_BYTES, old_digest_of
+from collector.wal.frame import HEADER_BYTES
 from collector.wal.log import LogLimits, SegmentLog
 from tests.support.otlp import T0, token_body
 
@@ -114,15 +114,6 @@ def test_a_request_is_written_with_the_days_of_its_spans(tmp_path, status):
     commit.stop(WAIT_S)
     (item,) = log.read(log.next_sealed(0)).frames
     assert item.days == (T0 // DAY_NS - 1, T0 // DAY_NS)
-
-
-def test_a_payload_that_an_older_collector_stored_is_a_repetition(tmp_path, status):
-    folder = tmp_path / "wal"
-    folder.mkdir()
-    (folder / "00000000000000000001-00000000.inserted").write_bytes(old_digest_of(b"a"))
-    log = SegmentLog(folder, DeadLetters(tmp_path / "dead", "traces"))
-    assert GroupCommit("traces", log, status).submit(b"a").result(WAIT_S) is True
-    assert log.pending == (0, 0)
 
 
 def test_a_failure_of_any_kind_is_answered_and_the_thread_goes_on(commit, log):

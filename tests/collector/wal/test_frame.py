@@ -9,29 +9,21 @@ from collector.wal.frame import (
     COMMIT_BYTES,
     HEADER_BYTES,
     MAGIC,
-    OLD_MAGIC,
     Corrupt,
     Frame,
     Torn,
     commit_record,
     digest_of,
     header,
-    old_digest_of,
     read,
 )
 from tests.support.otlp import token_body
 
-OLD_HEAD = struct.Struct("<4sI16s")
 payloads = st.lists(st.binary(max_size=60), max_size=6)
 
 
 def written(items):
     return b"".join(header(Frame(digest_of(item), item)) + item for item in items)
-
-
-def written_before(items):
-    """Frames of a collector before 0.2."""
-    return b"".join(OLD_HEAD.pack(OLD_MAGIC, len(item), old_digest_of(item)) + item for item in items)
 
 
 def committed(*batches):
@@ -155,30 +147,6 @@ def test_a_file_of_frames_is_one_otlp_message_of_all_payloads():
     for file in (written(bodies), committed(bodies[:1], bodies[1:])):
         as_it_lies = ExportTraceServiceRequest.FromString(file)
         assert as_it_lies.resource_spans == joined.resource_spans
-
-
-@given(payloads, payloads)
-def test_old_frames_are_read_with_the_digest_of_today_and_without_days(before, after):
-    found = list(read(written_before(before) + written(after)))
-    assert found == [Frame(digest_of(item), item, None) for item in before] + [
-        Frame(digest_of(item), item) for item in after
-    ]
-
-
-@given(payloads, st.data())
-def test_truncation_of_old_frames_is_a_torn_write(items, data):
-    whole_file = written_before(items)
-    cut = data.draw(st.integers(0, len(whole_file)))
-    ends = [len(written_before(items[:n])) for n in range(len(items) + 1)]
-    found = list(read(whole_file[:cut]))
-    assert whole(whole_file[:cut]) == items[: sum(end <= cut for end in ends) - 1]
-    assert isinstance(found[-1] if found else None, Torn) == (cut not in ends)
-
-
-def test_a_damaged_old_frame_is_corrupt():
-    data = bytearray(written_before([b"first", b"second"]))
-    data[28] ^= 1
-    assert [type(item) for item in read(bytes(data))] == [Corrupt, Frame]
 
 
 def test_days_are_kept():

@@ -4,31 +4,8 @@ import os
 
 import pytest
 
-from collector.wal import frame
-from collector.wal.frame import digest_of, old_digest_of
+from collector.wal.frame import digest_of
 from tests.collector.wal.opened import SECOND, frames, sealed
-
-
-def test_payloads_that_an_older_collector_stored_are_recognised(reopen, tmp_path, clock):
-    folder = tmp_path / "wal"
-    folder.mkdir(exist_ok=True)
-    (folder / "00000000000000000001-00000000.inserted").write_bytes(old_digest_of(b"a") + old_digest_of(b"b"))
-    log = reopen(dedup_retention_s=3600.0)
-    assert [log.was_stored_before_upgrade(payload) for payload in (b"a", b"b", b"c")] == [True, True, False]
-    assert not log.seen(digest_of(b"a"))
-    clock.go_on(3601)
-    assert not log.was_stored_before_upgrade(b"a"), "the digests are past their time"
-
-
-def test_payloads_of_today_are_not_looked_for_among_old_ones(reopen, monkeypatch):
-    log = reopen()
-    log.append(frames(b"a"))
-    log.seal()
-    log.release(log.next_sealed(0), [digest_of(b"a")])
-    again = reopen()
-    assert again.seen(digest_of(b"a"))
-    monkeypatch.setattr(frame, "old_digest_of", None)
-    assert not again.was_stored_before_upgrade(b"a")
 
 
 def test_a_payload_is_recognised_while_it_waits_after_it_was_stored_and_after_a_restart(reopen):

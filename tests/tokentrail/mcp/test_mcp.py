@@ -55,6 +55,7 @@ CALLS = {
     "differences": {"slo": "chat"},
     "compare": {"a": {"variant": ["v1"]}, "b": {"start": "-15m"}},
     "check": {"slo": "chat"},
+    "timeouts": {},
 }
 
 
@@ -153,7 +154,7 @@ def texts(value):
     return [value] if isinstance(value, str) else []
 
 
-def test_nine_tools_that_only_read_say_that_names_are_data(served):
+def test_ten_tools_that_only_read_say_that_names_are_data(served):
     listed = ask(make(served[0]), lambda client: client.list_tools()).tools
     assert {tool.name for tool in listed} == {*CALLS}
     hints = {(one.read_only_hint, one.idempotent_hint, one.open_world_hint) for one in (t.annotations for t in listed)}
@@ -184,6 +185,7 @@ SEEN = {
     "differences": lambda found: found["differences"][0]["conditions"][0]["value"].startswith("v2"),
     "compare": lambda found: found["a"]["requests"]["total"] == 80 and found["verdict"],
     "check": lambda found: found["verdict"] == "worse",
+    "timeouts": lambda found: {"acme-model"} <= {one["model"] for one in found["groups"]},
 }
 
 

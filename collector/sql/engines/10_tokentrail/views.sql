@@ -1,6 +1,5 @@
 -- tokentrail's own spans. tokentrail/semconv.py has their names. The SDK leaves out phase times and preemptions that are 0: it
--- counts both itself. Cached and reasoning tokens are the engine's, and absent ones are not known. An SDK before 0.2 left out
--- their zeros too, so those read as not known.
+-- counts both itself. Cached and reasoning tokens are the engine's, and absent ones are not known.
 
 -- Reads the landing table itself: with a route between, the store would not know a segment that an older version inserted.
 CREATE OR REPLACE MATERIALIZED VIEW tokentrail_tokens TO new_tokens AS
@@ -15,11 +14,10 @@ SELECT
     span.trace_id AS trace_id,
     toFixedString(span.parent_span_id, 8) AS request_span_id,
     span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.choice.index')] AS choice,
-    -- The SDK sends no index, since the span id tells it. The first SDKs sent the second key. A key that is absent adds 0.
+    -- The SDK sends no index, since the span id tells it.
     multiIf(
-        hasAny(span.attributes.key, ['tokentrail.token.index', 'gen_ai.token.index']),
-        span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.token.index')]
-            + span.attributes.value.int_value[indexOf(span.attributes.key, 'gen_ai.token.index')],
+        has(span.attributes.key, 'tokentrail.token.index'),
+        span.attributes.value.int_value[indexOf(span.attributes.key, 'tokentrail.token.index')],
         bitShiftRight(strides, 32) = answer AND bitAnd(strides, 0xFFFFFFFF) > 0,
         bitAnd(strides, 0xFFFFFFFF) - 1,
         0) AS token_index,

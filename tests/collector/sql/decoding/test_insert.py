@@ -54,12 +54,6 @@ def test_applying_the_schema_again_changes_nothing_and_replaces_views_that_diffe
     assert len(rows(store, "tokens")) == 2
 
 
-def test_a_ttl_of_an_older_collector_is_removed(store):
-    store.client().command("ALTER TABLE tokens MODIFY TTL toDateTime(minute) + toIntervalDay(30)")
-    apply_schema(store)
-    assert "TTL" not in store.query("SHOW CREATE TABLE tokens").result_rows[0][0]
-
-
 def test_a_server_that_is_not_there_is_named_without_its_password():
     with pytest.raises(StoreError, match=r"127.0.0.1:1") as refused:
         Store.open("http://user:secret@127.0.0.1:1/default", connect_timeout_s=1.0)

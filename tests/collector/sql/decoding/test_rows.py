@@ -21,15 +21,6 @@ def test_tokens(store):
     assert rows(store, "spans") == []
 
 
-def test_tokens_of_an_older_sdk(store):
-    request = Request()
-    for index in range(3):
-        attributes = {semconv.OLD_TOKEN_INDEX: index, semconv.STEP: 5}
-        request.span(semconv.TOKEN_SPAN, span=9 + index, parent=9, ns=MS, attributes=attributes)
-    insert(store, request)
-    assert rows(store, "tokens", "token_index, step") == [(0, 5), (1, 5), (2, 5)]
-
-
 def test_a_token_without_a_sensible_step_has_none(store):
     request = Request()
     steps: list[dict[str, float]] = [{semconv.STEP: 0}, {}, {semconv.STEP: -1}, {semconv.STEP: 7.0}]

@@ -1,6 +1,5 @@
 """Tokens are inserted as columns beside everything else of their segment."""
 
-import struct
 import tempfile
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from collector.otlp.signals import TRACES
 from collector.store import insert, part_folders
 from collector.store.insert import insert_otlp
-from collector.wal.frame import OLD_MAGIC, old_digest_of
 from tests.collector.store.writing.written import MANY, alone, joined, misread
 from tests.support.otlp import Request, token_body
 
@@ -102,15 +100,3 @@ def test_a_crash_around_either_insert_adds_nothing_twice_and_loses_nothing(setup
         if waiting:
             after.writer.write(waiting)
     assert s.tokens() == {1: MANY, 3: 2}
-
-
-def test_a_segment_that_an_older_collector_stored_before_a_crash_is_not_stored_twice(setup, tmp_path, module_store):
-    payload = token_body(trace=1, count=MANY)
-    path = tmp_path / "wal" / "00000000000000000001-00000000.wal"
-    path.parent.mkdir()
-    path.write_bytes(struct.pack("<4sI16s", OLD_MAGIC, len(payload), old_digest_of(payload)) + payload)
-    insert_otlp(module_store, TRACES, path, path.stem)
-    s = setup()
-    s.writer.write(s.log.next_sealed(0))
-    assert s.segments == [path.stem]
-    assert s.tokens() == {1: MANY}

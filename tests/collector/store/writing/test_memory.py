@@ -8,7 +8,6 @@ from collector.store import insert
 from collector.store.insert import TooMuchError, insert_otlp, native_block
 from collector.wal.frame import digest_of
 from tests.support.otlp import Request, token_body
-from tokentrail import semconv
 
 
 def scarce(most_bytes, calls):
@@ -27,7 +26,7 @@ def scarce(most_bytes, calls):
 def test_an_insert_that_is_too_large_for_the_memory_is_tried_again_and_then_divided(setup):
     calls = []
     s = setup(insert=scarce(1_500_000, calls), max_wait_s=0.001)
-    s.writer.write(s.segment(token_body(trace=1, count=16_000, index_key=semconv.OLD_TOKEN_INDEX), token_body(trace=2)))
+    s.writer.write(s.segment(token_body(trace=1, count=16_000, first_step=0.5), token_body(trace=2)))
     assert [token for token, _ in calls] == ["", "", "", "", "0", "0", "0", "0", "0.0", "0.1", "1"]
     assert s.tokens() == {1: 16_000, 2: 3}
     assert s.dead() == {}

@@ -1,0 +1,82 @@
+"""`tokentrail timeouts`: what time-outs cut and catch, a line for each, and the chosen ones as settings of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tokentrail.cli.output import cells
+from tokentrail.shared.formatting import UNDEFINED, count, duration, percent
+
+_WAITS = {"first_token": "first token", "first_visible": "first visible", "gap": "gap", "e2e": "whole request"}
+
+
+def show(console: Console, answer: Mapping[str, Any], asked: bool) -> None:
+    """Print what is suggested for each kind of requests, or with `asked` what the given time-outs would do."""
+    console.print(answer["summary"], markup=False, highlight=False, soft_wrap=True)
+    if (one_in := answer["read_one_in"]) > 1:
+        console.print(f"more than 400,000 requests: one of {one_in} was read", style="dim")
+    if left_out := answer["left_out"]:
+        console.print(f"{count(left_out)} requests of rarer models are left out", style="dim")
+    for group in answer["groups"]:
+        console.print()
+        console.print(name_of(group), markup=False, highlight=False, style="bold", soft_wrap=True)
+        if asked:
+            console.print(_table(group))
+        told = [one["summary"] for one in (*group["waits"], *group["hedging"])]
+        for text in told:
+            console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
+        if not told:
+            console.print("  nobody tells how long these requests waited", style="dim")
+
+
+def name_of(group: Mapping[str, Any]) -> str:
+    """A group's model, what divides its requests, and how many there are."""
+    part = f", {group['split']} {group['value'] or 'not given'}" if group["split"] else ""
+    return f"{group['model'] or 'model not given'}{part}: {count(group['requests'])} requests"
+
+
+def _table(group: Mapping[str, Any]) -> Table:
+    lines = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2), header_style="dim")
+    for head in ("wait", "time-out", "healthy cut", "dead caught", "saved for each", ""):
+        lines.add_column(head, no_wrap=True)
+    for wait in group["waits"]:
+        for point in wait["curve"]:
+            saved = UNDEFINED if point["saved_s"] is None else duration(point["saved_s"])
+            longest = UNDEFINED if wait["longest_s"] is None else duration(wait["longest_s"])
+            note = f"longer than any wait that was answered ({longest})" if point["beyond_observed"] else ""
+            shares = (_share(point["healthy_cut"]), _share(point["dead_caught"]))
+            lines.add_row(*cells(_WAITS[wait["wait"]], duration(point["timeout_s"]), *shares, saved, note))
+    return lines
+
+
+def _share(share: Mapping[str, Any] | None) -> str:
+    if share is None:
+        return UNDEFINED
+    if share["share"] is None:
+        return f"at most {percent(share['high'])}"
+    return f"{percent(share['share'])} ({percent(share['low']).removesuffix(' %')} to {percent(share['high'])})"
+
+
+def chosen(answer: Mapping[str, Any], model: str) -> dict[str, float]:
+    """The suggested time-out of each wait for a model, in seconds: the longest of its groups.
+
+    A wait of which one group has no decided time-out has none: it would cut the requests of that group.
+    """
+    groups = [group for group in answer["groups"] if group["model"] == model]
+    found = {}
+    for name in _WAITS:
+        waits = [wait for group in groups for wait in group["waits"] if wait["wait"] == name]
+        if waits and all(wait["suggested"] for wait in waits):
+            found[name] = max(wait["suggested"]["timeout_s"] for wait in waits)
+    return found
+
+
+def undecided(answer: Mapping[str, Any], model: str) -> Iterator[str]:
+    """Why waits of a model have no time-out, a sentence each."""
+    for group in answer["groups"]:
+        if group["model"] == model:
+            yield from (wait["summary"] for wait in group["waits"] if not wait["suggested"])
