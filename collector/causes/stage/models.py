@@ -162,6 +162,7 @@ class Learner:
         """Look at the periods since a time again: requests of then have come now, and their steps with them."""
         self._since_s = min(self._since_s, at_s // PERIOD_S * PERIOD_S)
         self._back_s = self._since_s
+        self._without = {(process, at_s) for process, at_s in self._without if at_s < self._since_s}
 
     def run_once(self, now_s: int) -> bool:
         """Learn from the oldest periods that are over; tell whether none is left. Raises the store's errors."""
