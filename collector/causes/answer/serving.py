@@ -70,7 +70,8 @@ class Serving:
         if self.reader.tenant or not self.rows.n:
             return []
         most = [self.processes[number].process for number in [*self._by_requests][:_MOST_MODELS]]
-        return read_models(self.reader, self.population, most)
+        ends = self.rows.rows["end_ns"]
+        return read_models(self.reader, (int(ends.min()), int(ends.max())), most)
 
     def advice(self, cause: str, culprits: Sequence[Culprit]) -> str:
         """What makes a cause less with the engines whose requests lost most to it."""

@@ -608,8 +608,10 @@ def test_a_tenant_sees_its_own_requests_and_no_name_of_another(rows, slos_file, 
 
 def test_the_law_of_step_times_is_told_with_its_error(rows, api):
     slow = request(ttft={"stall": 900}, rest={"batch": 200}, slo_class="chat")
-    store(rows, [*chats(3), slow])
-    laws = [(40, "i-1", 500, 0.99, 0.5), (20, "i-1", 500, 0.99, 0.03), (1, "other", 7, 0.1, 0.4)]
+    judged = [causes | {"model_at": NOW // SECOND - minutes * 60} for (_, causes), minutes in ((slow, 20), (slow, 40))]
+    store(rows, [*chats(3), *((slow[0], causes) for causes in judged)])
+    laws = [(40, "i-1", 500, 0.99, 0.5), (20, "i-1", 500, 0.99, 0.03), (20, "other", 7, 0.1, 0.4)]
+    laws.append((10, "i-1", 900, 0.9, 0.2))  # learned from their time: it judges later ones
     rows.insert(
         "step_models",
         [
