@@ -243,6 +243,18 @@ def test_the_same_requests_are_left_out_once():
     ]
 
 
+@pytest.mark.parametrize(
+    ("share", "more", "is_told"), [(0.5, {}, True), (0.4, {}, False), (0.4, {"requests": 120, "within_s": 1.2}, True)]
+)
+def test_a_tenant_with_its_usual_part_is_not_told_as_worth_leaving_out(share, more, is_told):
+    """Fewer requests of anybody make a queue shorter."""
+    one = culprit("tenant", "a", share, without=without(0.9, 13.0), **more)
+    parts = [part("wait_batch", "waiting for a place", 9.0, 1.0, advice="Add replicas.", culprits=[one])]
+    told = lines(ANSWER | {"parts": parts, "groups": [group("waiting for a place", ["wait_batch"], 9.0, 1.0)]})
+    assert any(line.startswith("  without the") for line in told) == is_told
+    assert any(line.startswith("do: limit tenant a") for line in told) == is_told
+
+
 def test_what_a_replay_says_is_in_vain_is_told_and_not_advised():
     groups = [one | {"without": without(0.77, 0.0)} if one["factor"] else one for one in ANSWER["groups"]]
     told = lines(ANSWER | {"groups": groups})

@@ -170,10 +170,14 @@ def _is_worth_telling(answer: Json, group: Json) -> bool:
 
 
 def culprits_without(answer: Json) -> dict[str, Json]:
-    """The culprits that a replay left out, by their names in a sentence; each once."""
+    """The culprits that a replay left out, by their names in a sentence; each once.
+
+    Of tenants those that sent a burst or had half of some cause: fewer requests of anybody make any queue shorter.
+    """
     known = [one for part in answer["parts"] for one in part["culprits"]]
     bursts = {one["name"] for one in known if one.get("within_s") is not None}
-    return {_its_requests(one, bursts): one for one in known if one["without"]}
+    half = {one["name"] for one in known if one["by"] != "tenant" or (one["share"] or 0.0) >= _LEAST_TENANT}
+    return {_its_requests(one, bursts): one for one in known if one["without"] and one["name"] in half | bursts}
 
 
 def _its_requests(culprit: Json, bursts: Collection[str]) -> str:
