@@ -25,6 +25,8 @@ _DRAWS: Final = 8
 """The nearest in time, as many before as after."""
 _APART_MS: Final = 60_000
 """Requests that began farther apart are none of the same time."""
+_FEWEST: Final = 3
+"""Others of the same time. Of fewer than eight, each tells several times."""
 _LEAST_NEAR: Final = 0.5
 """Of the slow requests, so many have others of their time."""
 _RESAMPLED: Final = 200
@@ -91,18 +93,22 @@ def best(first: Sent, to: Sent, *, same: bool) -> Hedged | None:
     """The second request that helps the P99 most, to others of `to`; None where too few requests tell.
 
     `same`: `first` and `to` are the same requests, and a second one goes to the process of the first. Of two that help
-    nearly as much, the one with fewer requests.
+    nearly as much, the one with fewer requests. That none helps is said only where each could be tried.
     """
     if min(len(first.us), len(to.us)) < LEAST:
         return None
     chosen: _Pairs | None = None
     order = np.sort(first.us)
+    untried = False
     for share in _SHARES:
         after = float(order[min(int((1 - share) * len(order)), len(order) - 1)])
         pairs = _pairs(first, to, after, same=same) if np.isfinite(after) else None
+        untried |= pairs is None and bool((first.us > after).any())
         if pairs is not None and (chosen is None or pairs.p99 < _BETTER * chosen.p99):
             chosen = pairs
-    return None if chosen is None else _hedged(first, to, chosen, same=same)
+    if chosen is None or (untried and chosen.p99 >= _BETTER * _quantile(first.us, first.weight, _LEVELS[1])):
+        return None
+    return _hedged(first, to, chosen, same=same)
 
 
 @dataclass(frozen=True)
@@ -177,7 +183,7 @@ def _quantiles(weights: Floats, bins: Ints, level: float) -> Floats:
 
 
 def _partners(first: Sent, slow: Ints, to: Sent, at_ms: Floats, *, same: bool) -> tuple[Ints, Bools]:
-    """Of each slow request the places of eight others of its time, and whether it has such others.
+    """Of each slow request the places of eight others of its time, and whether it has three such others or more.
 
     They have a prompt of its length where there are such. For `same` they are of its process, and else of none that it
     is of.
@@ -198,7 +204,11 @@ def _partners(first: Sent, slow: Ints, to: Sent, at_ms: Floats, *, same: bool) -
             own = chosen == slow[wanted][:, None] if same else np.zeros(chosen.shape, bool)
             own[~own.any(1), -1] = True  # who is not among the nine goes without the last
             chosen = chosen[~own].reshape(-1, _DRAWS)
-            near = (abs(to.began_ms[chosen] - at_ms[wanted][:, None]) <= _APART_MS).all(1)
-            partner[wanted[near]] = chosen[near]
+            apart = abs(to.began_ms[chosen] - at_ms[wanted][:, None])
+            nearest_first = np.take_along_axis(chosen, apart.argsort(1, kind="stable"), 1)
+            of_the_time = (apart <= _APART_MS).sum(1)
+            near = of_the_time >= _FEWEST
+            again = np.arange(_DRAWS) % np.maximum(of_the_time, 1)[:, None]
+            partner[wanted[near]] = np.take_along_axis(nearest_first, again, 1)[near]
             known[wanted[near]] = True
     return partner, known

@@ -129,6 +129,25 @@ def test_the_first_order_is_told_only_where_waits_are_a_fifth_at_most():
     ]
 
 
+@pytest.mark.parametrize(
+    ("cause", "share", "kind", "is_told"),
+    [
+        ("drift", 0.29, "first order", True),
+        ("batch", 0.02, "first order", True),
+        ("batch", 0.001, "first order", False),
+        ("stall", 0.001, "replay", True),
+        ("alone", 0.6, "first order", False),
+        ("alone", 0.6, "replay", False),
+    ],
+)
+def test_nobody_is_told_to_do_without_what_took_no_longer_than_usual(cause, share, kind, is_told):
+    """A short stall may have made the whole queue, which only a replay tells."""
+    groups = [group(cause, [cause], 900.0 * share, share, without=without(0.99, 22.0, kind))]
+    few = [part("wait_batch", "waiting for a place", 9.0, 0.01)]
+    told = [line for line in lines(ANSWER | {"groups": groups, "parts": few}) if line.startswith("  without")]
+    assert bool(told) is is_told
+
+
 def test_where_nothing_typical_is_known_waits_are_a_share_of_the_time():
     groups = [one | {"excess_s": None, "share": None, "requests": None} for one in changed()["groups"]]
     parts = [one | {"excess_s": None, "share": None, "time_s": 1.0} for one in changed()["parts"]]
@@ -154,7 +173,7 @@ def test_without_typical_requests_the_rows_are_ordered_by_their_time():
     ("change", "line"),
     [
         ({"not_ended": [{"text": "engine i-1: 1 request waits\x1b[2J"}]},
-         "not ended: engine i-1: 1 request waits\\x1b[2J"),
+         "not ended at 15:00:00: engine i-1: 1 request waits\\x1b[2J"),
         ({"note": "2 of 6 requests are not explained yet"}, "note: 2 of 6 requests are not explained yet"),
         ({"without_hidden": "40 % is not explained"}, "note: without a cause: 40 % is not explained"),
         ({"levels": [{"level": "estimated", "requests": 195, "more": "steps scatter by 42 %"}]},
@@ -192,6 +211,8 @@ def test_what_else_is_told(change, line):
          "others' prompts, 60 % of it tenant a's"),
         ("waiting for KV", ["wait_kv"], [culprit("tenant", "a", 0.6)],
          "waiting for KV: tenant a had 60 % of the KV blocks"),
+        ("waiting for a place", ["wait_batch"], [culprit("tenant", "a", 0.4), culprit("tenant", "b", 0.35)],
+         "waiting for a place"),
         ("stall", ["stall"], [PROCESS], "stall in both-z1-0"),
         ("stall", ["stall"], [culprit("process", "a", 0.6)], "stall"),
         ("others' prompts", ["others_prompts"], [culprit("tenant", "another tenant", None)], "others' prompts"),
@@ -222,6 +243,18 @@ def test_the_same_requests_are_left_out_once():
     ]
 
 
+@pytest.mark.parametrize(
+    ("share", "more", "is_told"), [(0.5, {}, True), (0.4, {}, False), (0.4, {"requests": 120, "within_s": 1.2}, True)]
+)
+def test_a_tenant_with_its_usual_part_is_not_told_as_worth_leaving_out(share, more, is_told):
+    """Fewer requests of anybody make a queue shorter."""
+    one = culprit("tenant", "a", share, without=without(0.9, 13.0), **more)
+    parts = [part("wait_batch", "waiting for a place", 9.0, 1.0, advice="Add replicas.", culprits=[one])]
+    told = lines(ANSWER | {"parts": parts, "groups": [group("waiting for a place", ["wait_batch"], 9.0, 1.0)]})
+    assert any(line.startswith("  without the") for line in told) == is_told
+    assert any(line.startswith("do: limit tenant a") for line in told) == is_told
+
+
 def test_what_a_replay_says_is_in_vain_is_told_and_not_advised():
     groups = [one | {"without": without(0.77, 0.0)} if one["factor"] else one for one in ANSWER["groups"]]
     told = lines(ANSWER | {"groups": groups})
@@ -243,7 +276,7 @@ def test_nothing_is_bad():
     assert text(show, nothing, {}) == "No request is bad.\n"
     waits = ANSWER | {"selected": ANSWER["selected"] | {"requests": 0}, "parts": [], "groups": [], "levels": []}
     told = lines(waits | {"not_ended": [{"text": "engine i-1: 1 request waits"}], "sentence": "1 has not ended."})
-    assert told == ["1 has not ended.", "not ended: engine i-1: 1 request waits"]
+    assert told == ["1 has not ended.", "not ended at 15:00:00: engine i-1: 1 request waits"]
 
 
 def test_one_request():

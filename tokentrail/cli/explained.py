@@ -7,10 +7,12 @@ from typing import Any, Final
 
 from tokentrail.cli.explained_table import (
     HELD,
+    LEAST,
     LEVELS,
     aligned,
     culprits_of,
     has_most,
+    is_compared,
     ordered,
     part_of,
     share_of,
@@ -26,9 +28,12 @@ _LEAST_TOLD: Final = 0.1
 """A cause of the headline has at least this share."""
 _MOST_TOLD: Final = 2
 _LEAST_MOST: Final = 0.3
+_LEAST_TENANT: Final = 0.5
+"""A tenant of the headline has as much of it as all others together, at least: each has its usual part in any queue."""
 _MOST_NAMED: Final = 3
 _PER_CENT: Final = 100
 _LEAST_POINTS: Final = 0.5
+_FLOOR: Final = "alone"
 _NAMED: Final = {"slower by itself": "that slowness", "fewer drafts accepted": "the fall of accepted drafts"}
 """Groups whose name is no noun, behind `without`."""
 
@@ -41,7 +46,7 @@ def lines(answer: Json) -> list[str]:
         *_headline(answer),
         *_cause(answer),
         *(f"  {line}" for line in _without(answer)),
-        *(f"not ended: {one['text']}" for one in answer["not_ended"]),
+        *(f"not ended at {_clock(answer, answer['window']['end'])}: {one['text']}" for one in answer["not_ended"]),
         *table(answer),
         *_do(answer),
         *_sure(answer),
@@ -119,7 +124,7 @@ def _words(answer: Json, group: Json) -> tuple[str, str]:
     if request and (request["share"] or 0.0) >= _LEAST_MOST:
         of = f" of tenant {tenant['name']}" if tenant and has_most(tenant) else ""
         return f"{name}, most of it {request['name']}{of}{when}", "and"
-    if tenant and tenant["share"] is not None:
+    if tenant and (tenant["share"] or 0.0) >= _LEAST_TENANT:
         if not {*group["causes"]} & HELD:
             return f"{name}, {part_of(tenant)} of it tenant {tenant['name']}'s{when}", "and"
         return f"{name}: tenant {tenant['name']} had {part_of(tenant)} of {what_was_held(group)}{when}", "while"
@@ -153,16 +158,26 @@ def _without(answer: Json) -> list[str]:
 
 
 def _is_worth_telling(answer: Json, group: Json) -> bool:
-    """A large cause, also one without which nothing would be better, or one that is worth something."""
-    gains = bool(group["without"]) and (group["without"]["points"] or 0.0) >= _LEAST_POINTS
-    return bool(group["without"]) and (gains or share_of(answer, group) >= _LEAST_TOLD)
+    """A large cause, also one without which nothing would be better, or one that is worth something.
+
+    Nothing runs without the floor. The first order says of a cause that takes as long as usual what no fault took.
+    """
+    without, share = group["without"], share_of(answer, group)
+    if not without or _FLOOR in group["causes"]:
+        return False
+    is_excess = without["kind"] == "replay" or share >= LEAST or not is_compared(answer)
+    return bool(share >= _LEAST_TOLD or (is_excess and (without["points"] or 0.0) >= _LEAST_POINTS))
 
 
 def culprits_without(answer: Json) -> dict[str, Json]:
-    """The culprits that a replay left out, by their names in a sentence; each once."""
+    """The culprits that a replay left out, by their names in a sentence; each once.
+
+    Of tenants those that sent a burst or had half of some cause: fewer requests of anybody make any queue shorter.
+    """
     known = [one for part in answer["parts"] for one in part["culprits"]]
     bursts = {one["name"] for one in known if one.get("within_s") is not None}
-    return {_its_requests(one, bursts): one for one in known if one["without"]}
+    half = {one["name"] for one in known if one["by"] != "tenant" or (one["share"] or 0.0) >= _LEAST_TENANT}
+    return {_its_requests(one, bursts): one for one in known if one["without"] and one["name"] in half | bursts}
 
 
 def _its_requests(culprit: Json, bursts: Collection[str]) -> str:

@@ -26,7 +26,8 @@ class WithoutOut(Answer):
     """By how many hundredths that is more than the attainment of the window."""
     kind: Literal["first order", "replay"] = "first order"
     """First order: each bad request's own time is taken away, and all else stays as it is. Replay: all requests came
-    again, through a simulation of the scheduler; `points` are beyond the attainment in `replay` of the answer."""
+    again, through a simulation of the scheduler; `points` are beyond the attainment in `replay` of the answer, or,
+    without a culprit's requests, beyond what was recorded of the others."""
     low: float | None
     """The attainment at least, by the error of the law of step times, null where it is not known; of a replay, in 95 of
     100 cases by the scatter of steps."""

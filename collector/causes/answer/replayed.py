@@ -136,6 +136,7 @@ class Replays:
         gone = np.empty(0, np.uint64) if left_out is None else left_out
         rest = ~np.isin(self.marks, gone)
         kept, unknown = [], int(rest.sum())
+        recorded_good = float(self.good[rest].mean()) if unknown else None
         limits: dict[str, Floats | float] = {name: float(ns) for name, ns in self.promise.thresholds.given().items()}
         for one in self.served:
             if time.monotonic() > self.clock:
@@ -168,12 +169,12 @@ class Replays:
             return None
         stands = np.broadcast_to(self.good[rest], (len(kept[0]), int(rest.sum())))
         told = attainment_of(np.concatenate([*kept, stands], 1), unknown)
-        if told is None or self.attainment is None or unknown > HIDDEN_FROM * told.requests:
+        if told is None or recorded_good is None or unknown > HIDDEN_FROM * told.requests:
             return None
         return WithoutOut(
             causes=[],
             attainment=told.attainment,
-            points=100 * (told.attainment - self.attainment),
+            points=100 * (told.attainment - recorded_good),
             kind="replay",
             low=told.low,
             high=told.high,

@@ -14,6 +14,8 @@ _WAITS: Final = frozenset({"wait_batch", "wait_kv", "wait_tokens", "wait_priorit
 """The consequences of a queue, which the first order leaves as it is."""
 _MOST_WAITS: Final = 0.2
 """Where waits have more than this share of the excess, the first order says little about any cause."""
+_FLOOR: Final = "alone"
+"""Nothing runs without it."""
 _MOST_NAMED: Final = 3
 _LEAST_NAMED: Final = 0.05
 _LONGEST_TEXT: Final = 240
@@ -74,10 +76,17 @@ def without_sentence(
     of_top = top.without if top else None
     if best is not None and culprit is not None and (best.points or 0.0) > max(_points(of_top), 0.0):
         whose = "" if culprit.by == "request" else "the requests of "
-        return _would(f"{whose}{culprit.by} {named(culprit.name)}", "of the others ", best, replayed)
-    if top is None or of_top is None or (of_top.kind == "first order" and not first_order_holds(parts)):
+        return _would(f"{whose}{culprit.by} {named(culprit.name)}", "of the others ", best, _recorded(best))
+    if top is None or of_top is None or _FLOOR in top.causes:
+        return None
+    if of_top.kind == "first order" and not first_order_holds(parts):
         return None
     return _would(top.group, "", of_top, replayed if of_top.kind == "replay" else attainment)
+
+
+def _recorded(without: WithoutOut) -> float | None:
+    """The recorded attainment of the requests that a replay is about."""
+    return None if without.attainment is None else without.attainment - (without.points or 0.0) / 100
 
 
 def _points(without: WithoutOut | None) -> float:

@@ -8,7 +8,7 @@ from math import isfinite
 from shlex import quote
 from typing import Final
 
-from collector.ask.times import DAY_NS, rfc3339
+from collector.ask.times import rfc3339
 from collector.ask.window import Window
 from collector.base.process import Process
 from collector.causes.answer.answer import Culprit, ModelOut
@@ -18,8 +18,6 @@ from collector.count.reader import Reader
 from collector.sql.fragment import Fragment
 
 _MOST_PROCESSES: Final = 1000
-_MODELS_SINCE_NS: Final = DAY_NS
-"""The law that judged a process's steps is one of earlier traffic."""
 _MOST_OF_IT: Final = 0.5
 """A variant is compared with another one if it has more than this share of a cause."""
 
@@ -45,14 +43,14 @@ def read_processes(reader: Reader, population: Window, every: int = 1) -> Mappin
     }
 
 
-def read_models(reader: Reader, window: Window, processes: Sequence[Process]) -> list[ModelOut]:
-    """The newest law of step times of each process, of the window and the day before it."""
+def read_models(reader: Reader, ends_ns: tuple[int, int], processes: Sequence[Process]) -> list[ModelOut]:
+    """The newest law of step times of each process that judged its requests between the first end and the last."""
     if not processes:
         return []
     names = f"({', '.join(Process._fields)}) IN {{model_processes:Array(Tuple(String, String, String))}}"
     chosen = Fragment(names, {"model_processes": sorted(set(processes))})
-    since_ns = max(0, window.start_ns - _MODELS_SINCE_NS)
-    rows = reader.queries.rows("explain_models", {"filter": chosen}, since_ns=since_ns, end_ns=window.end_ns)
+    first_ns, last_ns = ends_ns
+    rows = reader.queries.rows("explain_models", {"filter": chosen}, first_ns=first_ns, last_ns=last_ns)
     return [
         ModelOut(
             service=row["service"],

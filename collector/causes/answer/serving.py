@@ -70,12 +70,14 @@ class Serving:
         if self.reader.tenant or not self.rows.n:
             return []
         most = [self.processes[number].process for number in [*self._by_requests][:_MOST_MODELS]]
-        return read_models(self.reader, self.population, most)
+        ends = self.rows.rows["end_ns"]
+        return read_models(self.reader, (int(ends.min()), int(ends.max())), most)
 
     def advice(self, cause: str, culprits: Sequence[Culprit]) -> str:
         """What makes a cause less with the engines whose requests lost most to it."""
         if cause == "unexplained":
-            return ". ".join(dict.fromkeys(one.more.rstrip(".") for one in self.levels if one.more))
+            of_levels = [one.action.rstrip(".") for level in self.levels for one in level.reasons[:_MOST_REASONS]]
+            return ". ".join(dict.fromkeys(filter(None, of_levels)))
         return f"{compared(culprits, self.processes.values())}{advice(cause, self._engines_of(cause))}"
 
     @cached_property

@@ -24,7 +24,7 @@ _DETAILS: Final = {
 """What makes a law hold better with an engine whose steps do not tell all of their work."""
 _NOT_RECORDED: Final = ("no_phases", "no_steps")
 _TEXTS: Final = {
-    "client": "they were measured at a client, which knows nothing of the engine: its server's own spans tell more",
+    "client": "they were measured at a client, which knows nothing of the engine",
     "failed": "the rules of causes could not read their rows (docs/metrics.md#explain-failures)",
     "few_steps": "{steps} steps with known work were there by then, and a law needs {least_steps}; they are explained"
     " again when there are more",
@@ -33,10 +33,15 @@ _TEXTS: Final = {
     "fit": "the law explains {share} of how steps differ, of {least_r2} needed: steps do not tell all of their work",
     "outliers": "{share} of the steps are far longer than their own law, of {most_outliers} allowed: a law of earlier"
     " traffic would judge them, and there is none",
-    "steps_missing": "steps are there of {share} of their time only: look for spans that were dropped (docs/sdk.md)",
+    "steps_missing": "steps are there of {share} of their time only",
     "steps_late": "the last steps of their time had not come when they were explained: steps were there of {share} of"
     " it; they are explained again when these come",
 }
+_ACTIONS: Final = {
+    "client": "export the spans of its server too",
+    "steps_missing": "look for spans that were dropped (docs/sdk.md)",
+}
+"""What somebody can do about a reason. The others need more steps, which come by themselves, or a steadier engine."""
 
 
 class ReasonOut(Answer):
@@ -51,6 +56,8 @@ class ReasonOut(Answer):
     outliers among steps, or the part of a request's time that has steps."""
     text: str
     """The reason with its number, and what to do about it."""
+    action: str
+    """What to do about it; empty: nothing but to wait, or nothing that is known."""
 
 
 def reasons_of(
@@ -68,16 +75,16 @@ def reasons_of(
         if name == "none":
             continue
         shares, counts = (_median(values[of]) for values in (share, steps))
-        text = words(name, shares, counts, engines)
-        told.append(ReasonOut(reason=name, requests=round(n, 3), share=shares, text=text))
+        text, action = words(name, shares, counts, engines), action_of(name, engines)
+        told.append(ReasonOut(reason=name, requests=round(n, 3), share=shares, text=text, action=action))
     return sorted(told, key=lambda one: -one.requests)
 
 
 def words(reason: str, share: float | None, steps: float | None, engines: Sequence[str]) -> str:
     """A reason as a sentence. What is recorded is not asked for: steps that are there without a law need no plugin."""
+    action = action_of(reason, engines)
     if reason in _NOT_RECORDED:
-        known = load_causes()["unexplained"].advice
-        return " ".join([known["any"], *(f"{engine}: {known[engine]}" for engine in engines if engine in known)])
+        return action
     text = _TEXTS[reason].format(
         share=percent(None if share is None else round(share, 4)),
         steps=_UNKNOWN_STEPS if steps is None else f"only {count(steps)}",
@@ -86,8 +93,16 @@ def words(reason: str, share: float | None, steps: float | None, engines: Sequen
         least_r2=percent(LEAST_R2),
         most_outliers=percent(MOST_OUTLIERS),
     )
+    return f"{text}{': ' if reason in _ACTIONS else '. '}{action}" if action else text
+
+
+def action_of(reason: str, engines: Sequence[str]) -> str:
+    """What to do so that requests are explained step by step; empty where nothing but time helps."""
+    if reason in _NOT_RECORDED:
+        known = load_causes()["unexplained"].advice
+        return " ".join([known["any"], *(f"{engine}: {known[engine]}" for engine in engines if engine in known)])
     more = [_DETAILS[engine] for engine in engines if engine in _DETAILS and reason in ("scatter", "fit")]
-    return ". ".join([text, *more])
+    return ". ".join([_ACTIONS[reason]] if reason in _ACTIONS else more)
 
 
 def _median(values: Floats) -> float | None:

@@ -13,7 +13,7 @@ from collector.causes.split.fit import MOST_SIGMA
 from collector.causes.split.learn import updated
 from collector.causes.split.model import FEATURES, LEAST_STEPS, StepModel
 from collector.causes.split.reasons import Reason
-from collector.causes.split.slower import ENOUGH, Slower, always, has_slowed, than_another, than_earlier
+from collector.causes.split.slower import ENOUGH, Slower, always, has_slowed, scatters, than_another, than_earlier
 from collector.causes.split.steps import COMPONENTS, OUTLIER, law_of, split
 from collector.causes.split.timeline import Steps, line_up
 from collector.causes.split.work import Work, work
@@ -129,6 +129,8 @@ def _law(
     some = np.flatnonzero(known)
     some = some[:: max(len(some) // ENOUGH, 1)]
     pace = always(law, done.features[some], steps.duration[some]) if law else "unknown"
+    if laws.own is None and laws.sister and scatters(laws.sister, done.features[some], steps.duration[some]):
+        return updated(recorded, steps, done, None), None
     if not pace or (laws.own and pace == "slower"):
         return law, None
     mine = updated(recorded, steps, done, None)

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from collector.causes.split.columns import Bools, Floats
+from collector.causes.split.fit import MOST_SIGMA, scatter
 from collector.causes.split.model import FEATURES, LEAST_STEPS, RANGES, StepModel, ranges
 from collector.causes.split.steps import LEAST_DRIFT, MEDIAN_ERROR, law_of
 
@@ -97,9 +98,20 @@ def always(law: StepModel, features: Floats, duration: Floats) -> str:
     duration, features = duration[some], features[some]
     expected, _ = law_of(law, features)
     middles = [float(np.median(some)) for some in np.array_split(duration / expected, _QUARTERS) if len(some)]
-    scatter = 3 * MEDIAN_ERROR * law.sigma / np.sqrt(max(len(duration) / _QUARTERS, 1))
-    least = max(LEAST_DRIFT, float(scatter))
+    error = 3 * MEDIAN_ERROR * law.sigma / np.sqrt(max(len(duration) / _QUARTERS, 1))
+    least = max(LEAST_DRIFT, float(error))
     return "slower" if min(middles) > 1 + least else "faster" if max(middles) < 1 - least else ""
+
+
+def scatters(law: StepModel, features: Floats, duration: Floats) -> bool:
+    """Whether steps differed from a law in each quarter of them by more than a law that holds may scatter.
+
+    A fault begins and ends: steps that never followed another process's law have another machine.
+    """
+    if len(duration) < LEAST_STEPS:
+        return False
+    expected, _ = law_of(law, features)
+    return all(scatter(some) > MOST_SIGMA for some in np.array_split(duration / expected, _QUARTERS))
 
 
 def anchored(law: StepModel, former: StepModel | None) -> tuple[tuple[float, ...], int]:

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any, Final, TypeVar
 
 from collector.ask.template import render
+from collector.causes.stage.models import SETTLED_S
 from collector.causes.stage.reading import SECOND_NS, SETTINGS
 from collector.store.store import Store
 
@@ -61,6 +62,8 @@ class Ended:
     start_ns: int
     """When the first of them began."""
     is_past: bool
+    is_late: bool
+    """Whether some were received when models of their time may have been learned without them."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,13 @@ class Segment:
 
     @property
     def is_past(self) -> bool:
-        """Whether its requests were received long after their end: the models of their time may have to be learned."""
+        """Whether its requests were received long after their end: their steps are there."""
         return any(one.is_past for one in self.ended)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether models of the time of its requests may have to be learned first."""
+        return any(one.is_late for one in self.ended)
 
 
 @dataclass(frozen=True)
@@ -189,6 +197,7 @@ def _segment(name: str, rows: Sequence[Mapping[str, Any]]) -> Segment:
                 row["last_end_ns"],
                 row["start_ns"],
                 is_past=row["ended_ago_s"] > row["age_s"] + _PAST_S,
+                is_late=row["first_ended_ago_s"] > row["age_s"] + SETTLED_S,
             )
             for row in rows
         ),

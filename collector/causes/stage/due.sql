@@ -3,6 +3,7 @@ WITH least(toDateTime({since_s:UInt32}, 'UTC'), now('UTC') - toIntervalSecond({l
 SELECT
     segment, service, instance, $parts.process_key AS process,
     toUnixTimestamp64Nano(max(end)) AS last_end_ns, dateDiff('second', max(end), now64(9, 'UTC')) AS ended_ago_s,
+    dateDiff('second', min(end), now64(9, 'UTC')) AS first_ended_ago_s,
     toUnixTimestamp(min(ingested_at)) AS first_s, toUnixTimestamp(max(ingested_at)) AS last_s,
     dateDiff('second', max(ingested_at), now64(3, 'UTC')) AS age_s,
     toUnixTimestamp64Nano(min(start)) AS start_ns, count() AS requests

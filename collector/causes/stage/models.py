@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 600
 """The time that one model is learned from."""
-_SETTLED_S: Final = 120
+SETTLED_S: Final = 120
 """Steps of a period may come so long after its end."""
 _OLDEST_S: Final = 86400
 """Periods that ended earlier are not learned from any more, unless requests of their time come."""
@@ -162,6 +162,7 @@ class Learner:
         """Look at the periods since a time again: requests of then have come now, and their steps with them."""
         self._since_s = min(self._since_s, at_s // PERIOD_S * PERIOD_S)
         self._back_s = self._since_s
+        self._without = {(process, at_s) for process, at_s in self._without if at_s < self._since_s}
 
     def run_once(self, now_s: int) -> bool:
         """Learn from the oldest periods that are over; tell whether none is left. Raises the store's errors."""
@@ -183,7 +184,7 @@ class Learner:
         return done
 
     def _until_s(self, now_s: int) -> int:
-        return (now_s - _SETTLED_S) // PERIOD_S * PERIOD_S
+        return (now_s - SETTLED_S) // PERIOD_S * PERIOD_S
 
     def _learn(self, at_s: int, rows: Sequence[Mapping[str, Any]]) -> None:
         former = References(self._store, [row["service"] for row in rows], at_s)

@@ -139,16 +139,18 @@ def _read(store: Asked, batch: Sequence[Process]) -> Iterator[tuple[Process, Hap
     copies = _ByProcess(rows("copies", _COPIES))
     told = store.query(render("causes/stage/limits", {}), parameters, SETTINGS).result_rows
     limits = {process: Limits(*numbers[:2]) for process, *numbers in told}
-    scheduling = {process: _scheduling(*numbers) for process, *numbers in told}
+    scheduling = {process: _scheduling(*numbers[:-1]) for process, *numbers in told}
+    starts = {process: numbers[-1] for process, *numbers in told}
     phases = np.sort(rows("phases", _PHASE_ROWS), order="key")
     for process in batch:
-        of_process = requests.of(process.key)
+        of_process, steps_of = requests.of(process.key), steps.of(process.key)
+        phases_of = _named(phases[_places(phases["key"], of_process["key"])])
         yield (
             process,
             Happened(
                 _columns(of_process),
-                _named(phases[_places(phases["key"], of_process["key"])]),
-                _columns(steps.of(process.key)),
+                with_starts(phases_of, starts.get(process.key, ()), steps_of["start"]),
+                _columns(steps_of),
                 _columns(copies.of(process.key)),
                 limits.get(process.key, Limits()),
                 scheduling.get(process.key),
@@ -202,6 +204,41 @@ def _places(ordered: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np
     count = last - first
     places: NDArray[np.int64] = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
     return places
+
+
+def with_starts(phases: Columns, starts: Sequence[tuple[int, int]], steps: NDArray[np.int64]) -> Columns:
+    """Phases of one process, in which requests that were queued while it started waited for its cold start.
+
+    `starts` are the begins and ends of its cold starts, `steps` the ordered begins of its steps, all in unix ns. A
+    start is over when a step begins: a model that is loaded beside one that serves makes nobody wait for sure.
+    """
+    for begin, end in starts:
+        first = np.searchsorted(steps, begin)
+        phases = _cut(phases, begin, min(end, int(steps[first])) if first < len(steps) else end)
+    return phases
+
+
+def _cut(phases: Columns, begin: int, end: int) -> Columns:
+    """Phases, the queued ones cut where a cold start begins and ends, and named by it within."""
+    columns = {name: np.asarray(column) for name, column in phases.items()}
+    since = columns["start"].astype(np.int64)
+    until = since + columns["duration_ns"].astype(np.int64)
+    cold = (columns["name"] == Phase.QUEUED) & (since < end) & (until > begin)
+    if end <= begin or not cold.any():
+        return phases
+    bounds = [
+        (np.where(cold, begin, until), since, None),
+        (np.full(len(since), end), np.full(len(since), begin), cold),
+        (until, np.full(len(since), end), cold),
+    ]
+    kept = []
+    for place, (stop, start, only) in enumerate(bounds):
+        start, stop = np.maximum(start, since), np.minimum(stop, until)
+        rows = (stop > start) | ~cold if only is None else only & (stop > start)
+        named = np.where(rows, Phase.COLD_START, "") if place == 1 else columns["name"]
+        part = {**columns, "start": start, "duration_ns": stop - start, "name": named}
+        kept.append({name: column[rows] for name, column in part.items()})
+    return {name: np.concatenate([part[name] for part in kept]) for name in columns}
 
 
 def _columns(rows: NDArray[Any]) -> Columns:

@@ -86,7 +86,7 @@ class Explainer(ThreadStage):
         self._backlog = Backlog(store, waits or Waits())
         self._learner = Learner(store, self._failed, self._stopping.is_set)
         self._set_back: set[str] = set()
-        """Segments of the past for which the learner was set back."""
+        """Segments that came late, for which the learner was set back."""
         self._attempts: dict[str, int] = {}
         self._lines = OnceAMinute()
         self._working = threading.Lock()
@@ -116,13 +116,13 @@ class Explainer(ThreadStage):
         now_s = int(self._clock())
         left = self._backlog.read(now_s)
         for segment, _ in left:
-            if segment.name not in self._set_back and segment.is_past:
-                start_ns = min(one.start_ns for one in segment.ended if one.is_past)
+            if segment.name not in self._set_back and segment.is_late:
+                start_ns = min(one.start_ns for one in segment.ended if one.is_late)
                 self._learner.set_back(start_ns // SECOND_NS)
-        self._set_back = {segment.name for segment, _ in left if segment.is_past}
+        self._set_back = {segment.name for segment, _ in left if segment.is_late}
         learned = not self._learner.due(now_s) or self._learner.run_once(now_s)
         self._mark([segment for segment, how in left if how is Ripe.MARK])
-        ripe = [one for one, how in left if how is Ripe.EXPLAIN and (learned or not one.is_past)]
+        ripe = [one for one, how in left if how is Ripe.EXPLAIN and (learned or not one.is_late)]
         some = _first(ripe)
         self._explain(some)
         done = {segment.name for segment in some}

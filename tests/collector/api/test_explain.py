@@ -608,8 +608,10 @@ def test_a_tenant_sees_its_own_requests_and_no_name_of_another(rows, slos_file, 
 
 def test_the_law_of_step_times_is_told_with_its_error(rows, api):
     slow = request(ttft={"stall": 900}, rest={"batch": 200}, slo_class="chat")
-    store(rows, [*chats(3), slow])
-    laws = [(40, "i-1", 500, 0.99, 0.5), (20, "i-1", 500, 0.99, 0.03), (1, "other", 7, 0.1, 0.4)]
+    judged = [causes | {"model_at": NOW // SECOND - minutes * 60} for (_, causes), minutes in ((slow, 20), (slow, 40))]
+    store(rows, [*chats(3), *((slow[0], causes) for causes in judged)])
+    laws = [(40, "i-1", 500, 0.99, 0.5), (20, "i-1", 500, 0.99, 0.03), (20, "other", 7, 0.1, 0.4)]
+    laws.append((10, "i-1", 900, 0.9, 0.2))  # learned from their time: it judges later ones
     rows.insert(
         "step_models",
         [
@@ -639,12 +641,22 @@ def test_levels_say_how_to_get_further(rows, api):
         ("scatter", 1, pytest.approx(0.42))
     ]
     assert phases["more"].startswith("steps scatter by 42 % around their law, of 30 % allowed")
-    assert by_cause(answer)["unexplained"]["advice"] == phases["more"], "the steps are recorded, and so is the package"
+    assert by_cause(answer)["unexplained"]["advice"] == phases["reasons"][0]["action"]
+    assert phases["reasons"][0]["action"].startswith("vllm: "), "the steps are recorded, and so is the package"
     rows.clear()
     store(rows, [(fields, causes | {"level": "none", "reason": "no_phases"}) for fields, causes in slow])
     note = api("explain", slo="chat")["note"]
     assert note.startswith("the engines tell neither phases nor steps of these requests. Record the engine's steps")
     assert "install the package beside vLLM" in note
+
+
+def test_nobody_is_told_what_would_be_without_the_floor(rows, api):
+    """One token of one request takes its time whatever happens."""
+    slow = request(ttft={"own_prompt": 80}, rest={"alone": 2000}, slo_class="chat")
+    store(rows, [*chats(20), slow])
+    answer = api("explain", slo="chat")
+    assert answer["groups"][0]["without"]["points"] > 0
+    assert answer["sentence"] == "What 1 bad request took beyond typical requests was 100 % alone (the floor)."
 
 
 def test_a_slower_version_is_told_by_how_much_and_against_what(rows, api):

@@ -91,7 +91,8 @@ def test_the_answer_is_that_of_the_replay_and_tells_what_was_without_the_fault(p
 def test_what_would_be_without_the_tenant_that_sent_a_burst(put, explain, plain):
     burst = Load([12 * S + i * 1000 for i in range(80)], [[5] * 100] * 80, [120] * 80)
     load, sent = chats(300, seed=7).with_more(burst)
-    put(run(load, law=Law(), seed=7), fields_of=lambda key: {"tenant": "globex" if key in sent else "acme"})
+    found = run(load, law=Law(), seed=7)
+    put(found, fields_of=lambda key: {"tenant": "globex" if key in sent else "acme"})
     answer = explain(tenant="acme")
     (place,) = [part for part in answer["parts"] if part["cause"] == "wait_batch"]
     tenants = {one["name"]: one["without"] for one in place["culprits"] if one["by"] == "tenant"}
@@ -103,6 +104,12 @@ def test_what_would_be_without_the_tenant_that_sent_a_burst(put, explain, plain)
     assert told["points"] > 5
     assert [one["without"] for one in place["culprits"] if one["by"] == "process"] == [None]
     assert tenants["acme"] is None, "nobody else is asked about"
+    whole = explain()
+    told = {one["name"]: one["without"] for part in whole["parts"] for one in part["culprits"]}["globex"]
+    others = found.good(**LIMITS)[np.isin(np.arange(380), sent, invert=True)].mean()
+    assert others > whole["attainment"] + 0.05
+    assert told["points"] == pytest.approx(100 * (told["attainment"] - others)), "its own are gone in both"
+    assert f"of the others would be good instead of {100 * others:.4g} %" in whole["sentence"]
 
 
 def test_what_would_be_without_one_long_prompt(put, explain, plain):

@@ -283,3 +283,25 @@ class TestHedging:
         waits = Waits(np.linspace(1, 9, 1000) * 1e6, np.full(1000, ANSWERED, np.uint8))
         one = hedge.Sent.of(far, waits, np.zeros(1000, np.int64), np.zeros(1000, np.int64))
         assert hedge.best(one, one, same=True) is None
+
+    @pytest.mark.parametrize(("apart_s", "told"), [(20, True), (50, False)])
+    def test_three_others_of_a_time_are_enough(self, apart_s, told):
+        n = 2000
+        waits = Waits(np.where(np.arange(n) % 33 == 0, 10.0, 1.0) * 1e6, np.full(n, ANSWERED, np.uint8))
+        zero = np.zeros(n, np.int64)
+        one = hedge.Sent.of(made(n, ttft=1, seconds=apart_s * n), waits, zero, zero)
+        found = hedge.best(one, one, same=True)
+        assert (found is not None) is told
+        if found is not None:
+            assert found.p99[1] == pytest.approx(2e6, rel=0.05)
+
+    def test_that_none_helps_is_said_only_where_each_was_tried(self):
+        """The slowest have others of their time, who are slow too; those of the rarer slow times have none."""
+        n = 3000
+        began = np.where(np.arange(n) < 100, np.arange(n) * 10.0, 1000 + np.arange(n) * 50.0)
+        made_then = made(n, ttft=1, seconds=1)
+        made_then.began_ms[:] = began * 1000
+        seconds = np.where(np.arange(n) < 100, 10.0, np.where(np.arange(n) % 16 == 0, 5.0, 1.0))
+        zero = np.zeros(n, np.int64)
+        one = hedge.Sent.of(made_then, Waits(seconds * 1e6, np.full(n, ANSWERED, np.uint8)), zero, zero)
+        assert hedge.best(one, one, same=True) is None

@@ -1,7 +1,9 @@
--- The newest law of the step times of each process of the window, which judged its later steps.
+-- The newest law of the step times of each process that judged requests between two moments.
+-- no rows without: causes
 SELECT
     $parts.process, argMax((start_ns, end_ns, n, r2, sigma), (at, version)) AS newest
 FROM step_models
-WHERE at >= toDateTime(fromUnixTimestamp64Nano({since_ns:Int64})) AND at < toDateTime(fromUnixTimestamp64Nano({end_ns:Int64})) AND $filter
+WHERE $filter
+  AND ($parts.process, at) IN (SELECT $parts.process, model_at FROM causes WHERE end >= fromUnixTimestamp64Nano({first_ns:Int64}) AND end <= fromUnixTimestamp64Nano({last_ns:Int64}) AND $filter)
 GROUP BY $parts.process
 ORDER BY $parts.process

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.causes.answer.shortfalls import reasons_of, words
+from collector.causes.answer.shortfalls import action_of, reasons_of, words
 from collector.causes.split.reasons import REASONS
 
 NOT_RECORDED = {"no_phases", "no_steps"}
@@ -39,3 +39,12 @@ def test_the_reason_of_most_requests_comes_first_and_those_explained_have_none()
     told = reasons_of(reason, share, steps, np.array([9.0, 2.0, 1.5, 1.5]), ["sglang"])
     assert [(one.reason, one.requests, one.share) for one in told] == [("few_steps", 3, None), ("scatter", 2, 0.42)]
     assert told[0].text.startswith("only 44 steps")
+
+
+@pytest.mark.parametrize("reason", [one for one in REASONS if one != "none"])
+def test_an_action_is_something_to_do_and_ends_the_reason(reason):
+    """`do:` tells no state of things, such as steps that are longer than their law."""
+    told = action_of(reason, ["tokentrail"])
+    assert bool(told) == (reason in {"client", "no_phases", "no_steps", "steps_missing"})
+    assert told.split(" ")[0] in {"", "export", "Record", "look"}
+    assert words(reason, 0.33, 47, ["tokentrail"]).endswith(told)

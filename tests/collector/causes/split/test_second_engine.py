@@ -7,7 +7,8 @@ import pytest
 
 from collector.causes.split.judge import Laws
 from collector.causes.split.names import PARTS, load_causes
-from tests.support.second_engine import LAW, SHOWN, victims_of, worst_of
+from collector.causes.split.reasons import REASONS
+from tests.support.second_engine import LAW, SHOWN, law_of, victims_of, worst_of
 from tests.support.second_engine import explained as of_second
 
 
@@ -49,6 +50,15 @@ def test_a_fault_of_a_process_that_has_its_sisters_law_alone_is_a_fault():
     assert explained.slower is None
     found = by_part(explained)[:, [PARTS.index("drift"), PARTS.index("stall")]].sum()
     assert found == pytest.approx(case.injected.sum() / 1e9, rel=0.05)
+
+
+def test_a_process_that_always_scatters_is_not_judged_by_its_sisters_steady_law():
+    """Its steps have the same median, and half of them are far longer or shorter: that is its machine, and no fault."""
+    case = SHOWN["no fault"](1, replace(LAW, noise=0.6))
+    explained = of_second(replace(case, laws=Laws(sister=law_of(1, LAW))))
+    assert explained.model is None
+    assert {REASONS[reason] for reason in explained.reason} == {"scatter"}
+    assert by_part(explained)[:, [PARTS.index("drift"), PARTS.index("stall")]].sum() == 0
 
 
 def test_the_size_of_a_slow_device_in_a_burst_is_within_its_error():

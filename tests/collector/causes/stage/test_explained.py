@@ -1,6 +1,7 @@
 """What is stored of requests: one row each, whose parts add up to its latencies."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from collector.causes.stage.rows import rounded
 from collector.causes.stage.stage import Explainer
 from tests.collector.causes.stage.conftest import AT_ONCE
 from tests.collector.rows import SECOND
-from tests.support.simulated_engine import Faults, chats, run
+from tests.support.simulated_engine import EPOCH, Faults, chats, run
 
 AT = 1_700_000_400
 """The begin of ten minutes, unix seconds."""
@@ -224,6 +225,23 @@ def test_limits_are_those_of_the_last_start_of_the_process(traffic, explainer, r
         rows.cold_start(start=now - ago_s * SECOND, duration=SECOND, instance="i-2", max_seqs=8)
     explainer.run_once()
     assert given == [Limits(32, 512)]
+
+
+def test_requests_that_were_queued_while_their_process_started_waited_for_its_cold_start(
+    traffic, explainer, explained, rows
+):
+    """The engine tells the span of its start, and no phase of it."""
+    cold = run(chats(80, seed=4), seed=4, faults=Faults(ready=5 * SECOND))
+    names, times = cold.phases["name"], cold.phases["duration_ns"]
+    truth_s = times[names == "cold_start"].sum() / 1e9
+    untold = {**cold.phases, "name": np.where(names == "cold_start", "queued", names)}
+    sent = traffic(replace(cold, phases=untold))
+    began = EPOCH + sent.shift
+    for start, end, fields in ((-9, 5, {}), (-900, -890, {}), (6, 9, {}), (-9, 7, {"instance": "i-2"})):
+        rows.cold_start(start=began + start * SECOND, duration=(end - start) * SECOND, **fields)
+    explainer.run_once()
+    assert truth_s > 50
+    assert seconds(explained(), "cold_start") == pytest.approx(truth_s, rel=0.001)
 
 
 def test_parts_keep_their_sums_when_they_are_rounded():

@@ -125,18 +125,51 @@ def test_what_never_comes_is_waited_for_until_the_end_of_patience_and_explained_
     assert lacked(rows) == {"no_steps"}
 
 
-def test_requests_of_the_past_have_a_law_of_their_past(traffic, rows, status):
-    """The collector has learned from all periods up to now when the rows of two hours ago come."""
+@pytest.mark.parametrize("ago_s", [(7200.0, 5400.0), (3000.0, 900.0)])
+def test_requests_that_come_late_have_a_law_of_their_time(traffic, rows, status, ago_s, monkeypatch):
+    """The collector has learned from all periods up to now when the rows of two hours, or of 15 minutes, ago come."""
+    monkeypatch.setattr("collector.causes.stage.models._MOST", 1)
     explainer = Explainer(rows.store, status, waits=AT_ONCE)
     assert explainer.run_once()
-    for ago_s, segment in ((7200.0, "earlier"), (5400.0, "later")):
-        traffic(ago_s=ago_s, segment=segment)
-    while not explainer.run_once():
-        pass
+    for i, then_s in enumerate(ago_s):
+        traffic(ago_s=then_s, segment=str(then_s))
+        assert not explainer.run_once()
+        assert levels(rows) == ({"steps": 300 * i} if i else {}), "there may be more periods to learn from"
+        while not explainer.run_once():
+            pass
     assert levels(rows) == {"steps": 600}
     judged = "SELECT uniqExact(model_at), min(toUnixTimestamp(model_at)) > 0 FROM causes FINAL"
     assert rows.store.query(judged).result_rows[0][1] == 1
     assert rows.store.query("SELECT count() FROM step_models").result_rows[0][0] >= 2
+
+
+def test_a_segment_with_late_requests_beside_those_of_now_is_late(traffic, rows, status):
+    explainer = Explainer(rows.store, status, waits=AT_ONCE)
+    assert explainer.run_once()
+    traffic(ago_s=3000.0, segment="both")
+    for instance in ("i-1", "i-2"):
+        traffic(segment="both", steps=False, only=lambda row: row["input_tokens"] > 600, instance=instance)
+    explainer.run_once()
+    assert rows.store.query("SELECT count() > 0 FROM step_models").result_rows == [(1,)]
+
+
+def test_a_period_of_too_few_steps_is_learned_from_when_the_rest_of_them_come(traffic, rows, status, simulated):
+    """An outage of 50 minutes began when 40 of its steps had come."""
+    explainer = Explainer(rows.store, status, waits=AT_ONCE)
+    ago_s = time.time() - (time.time() // 600 * 600 - 2700)  # all of it is within ten minutes
+    few, rest = (
+        replace(simulated, steps={name: column[some] for name, column in simulated.steps.items()})
+        for some in (slice(40), slice(40, None))
+    )
+    sent = traffic(few, ago_s=ago_s, segment="first", only=lambda row: row["input_tokens"] > 600)
+    explainer.run_once()
+    count = "SELECT count() FROM step_models"
+    assert rows.store.query(count).result_rows == [(0,)]
+    sent.run = rest
+    sent.put_steps()
+    traffic(ago_s=ago_s, segment="late", steps=False)
+    explainer.run_once()
+    assert rows.store.query(count).result_rows == [(1,)]
 
 
 def test_coarser_rows_do_not_replace_finer_ones(traffic, explainer, rows, status):
