@@ -15,7 +15,10 @@ from collector.timeouts.groups import timeouts
 from tokentrail.shared.parameters import MEANING, share_of
 
 Share = Annotated[
-    float, BeforeValidator(share_of), Field(gt=0, lt=1), WithJsonSchema({"type": "string", "examples": ["0.1%"]})
+    float,
+    BeforeValidator(share_of),
+    Field(gt=0, lt=1),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}], "examples": ["0.1%"]}),
 ]
 
 

@@ -81,9 +81,8 @@ class WatchedFile(Generic[T]):
                 self._looked_s, patience_s = now_s, _PATIENCE_S
                 self._look = _Look(self._path, self._read, self._version)
             if not self._look.ended.wait(patience_s):
-                self._say(
-                    f"{self._what} in {self._path} cannot be read yet: the file system does not answer, or the machine is busy"
-                )
+                why = "the file system does not answer, or the machine is busy"
+                self._say(f"{self._what} in {self._path} cannot be read yet: {why}")
                 return self._content
             look, self._look = self._look, None
             if look.error:
