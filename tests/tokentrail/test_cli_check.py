@@ -109,7 +109,11 @@ def test_json_and_junit_are_written_also_without_an_answer(monkeypatch, tmp_path
 
     code, answer, cases = asked("--api", "http://127.0.0.1:9")
     assert (code, answer["verdict"], cases) == (2, "not decided", ("1", "1"))
-    assert answer["reason"] == "the collector did not answer"
+    assert answer["reason"].startswith("the collector at http://127.0.0.1:9 does not answer (")
+    for option, value, why in (("--wait", "soon", "--wait: "), ("--against-time", "-1h", "--against-time: START/END")):
+        code, answer, cases = asked(option, value)
+        assert (code, answer["verdict"], cases) == (64, "not decided", ("1", "1"))
+        assert answer["reason"].startswith(why)
 
     def interrupted(_ask, _wait_s, *, keep, tell):
         keep(_answer(**{"bad share": "not decided", "P99 TTFT": "not decided"}))

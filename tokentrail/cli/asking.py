@@ -296,34 +296,27 @@ def check(
     from tokentrail.cli import check as check_
 
     asked = {"slo": slo, "relevant": relevant, "quantile": quantile, "least_time": least_time}
-    asked |= given(objective=objective)
-    if against_variant:
-        asked["against.variant"] = against_variant
-    if against_time:
-        start, slash, end = against_time.partition("/")
-        if not slash:
-            fail(RuntimeError(f"--against-time: START/END, such as -2d/-1d, not {against_time!r}"), USAGE)
-        asked |= {"against.start": start, "against.end": end}
-    try:
-        wait_s = check_.seconds(wait)
-    except ValueError as error:
-        fail(RuntimeError(f"--wait: {error}"), USAGE)
+    asked |= given(objective=objective, **{"against.variant": against_variant})
     answers: list[Mapping[str, Any]] = []
-
-    def answer_of(client: Api) -> Mapping[str, Any]:
-        return check_.until_decided(
-            lambda begun: client.get("check", **asked, **filters, start=begun or since, end="now"),
-            wait_s,
-            keep=answers.append,
-            tell=note,
-        )
-
     status: int | None = None
     try:
-        answer = ask(api, answer_of, wrong=USAGE, unknown=USAGE, otherwise=check_.EXIT["not decided"])
+        asked |= _against_time(against_time)
+        wait_s = _seconds(wait)
+        answer = ask(
+            api,
+            lambda client: check_.until_decided(
+                lambda begun: client.get("check", **asked, **filters, start=begun or since, end="now"),
+                wait_s,
+                keep=answers.append,
+                tell=note,
+            ),
+            wrong=USAGE,
+            unknown=USAGE,
+            otherwise=check_.EXIT["not decided"],
+        )
     except typer.Exit as error:
         status = error.exit_code
-        answer = check_.no_answer(slo, "the collector did not answer" if status != USAGE else "a name is wrong")
+        answer = check_.no_answer(slo, str(error.__cause__))
     except KeyboardInterrupt:
         status = _INTERRUPTED
         answer = answers[-1] if answers else check_.no_answer(slo, "it was interrupted before the first answer")
@@ -337,6 +330,22 @@ def check(
     else:
         check_.show(console(), answer)
     raise typer.Exit(check_.status(answer) if status is None else status)
+
+
+def _against_time(text: str | None) -> dict[str, str]:
+    start, slash, end = (text or "").partition("/")
+    if text and not slash:
+        fail(RuntimeError(f"--against-time: START/END, such as -2d/-1d, not {text!r}"), USAGE)
+    return {"against.start": start, "against.end": end} if text else {}
+
+
+def _seconds(wait: str) -> float:
+    from tokentrail.cli import check as check_
+
+    try:
+        return check_.seconds(wait)
+    except ValueError as error:
+        fail(RuntimeError(f"--wait: {error}"), USAGE)
 
 
 def doctor(

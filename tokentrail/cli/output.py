@@ -115,8 +115,8 @@ def note(text: str) -> None:
 
 
 def fail(failure: Exception, status: int = 1) -> NoReturn:
-    """Print an error and end the command with a status."""
+    """Print an error and end the command with a status: an Exit whose `__cause__` is the error."""
     from rich.markup import escape
 
     console(stderr=True).print("[bold red]error:[/]", escape(str(failure)), highlight=False, soft_wrap=True)
-    raise typer.Exit(status)
+    raise typer.Exit(status) from failure
