@@ -313,6 +313,9 @@ class Run:
         """By request, the ns for which it waited for a reason before its first step."""
         return np.array([float(self.waits[number].get(reason, 0)) for number in range(len(self.requests["start"]))])
 
+    def _ends(self):
+        return self.phases["start"] - EPOCH + self.phases["duration_ns"]
+
     def computed(self):
         """By phase, the tokens that prefill phases computed of their own requests: what an engine may tell."""
         phases = self.phases
@@ -344,10 +347,17 @@ class Run:
         return np.interp(end, times, sums) - np.interp(start, times, sums)
 
     def inflicted(self) -> np.ndarray:
-        """By request, the ns that its prompt added to the steps of others."""
+        """By request, the ns that its prompt added to the steps of others, or of their wait for its tokens."""
         found = np.zeros(len(self.requests["start"]))
+        queued = self.phases["name"] == "queued"
+        waiting = [
+            (end - wait, end)
+            for key, end in zip(self.phases["key"][queued], self._ends()[queued], strict=True)
+            if (wait := self.waits[key].get("tokens", 0))
+        ]
         for step in self.truth:
             others = len(step.decoding) + len(step.chunks) - 1
+            others += sum(since <= step.start < until for since, until in waiting)
             for number, _, time in step.chunks:
                 found[number] += time * others
         return found

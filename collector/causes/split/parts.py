@@ -12,7 +12,7 @@ from collector.causes.split.judge import Judged
 from collector.causes.split.names import PARTS
 from collector.causes.split.steps import COMPONENTS, between
 from collector.causes.split.timeline import RunningSums
-from collector.causes.split.waits import waited
+from collector.causes.split.waits import waited, waiting_for_tokens
 
 _PART: Final = {name: index for index, name in enumerate(PARTS)}
 _COMPONENT: Final = {name: index for index, name in enumerate(COMPONENTS)}
@@ -30,7 +30,7 @@ class Parts:
     of_pieces: Floats
     """Pieces × PARTS, ns. What is missing to a piece's length is unexplained."""
     inflicted: Floats
-    """By request, ns."""
+    """By request, ns: what its prompt cost those that ran beside it, or waited for the tokens of its steps."""
     variance: Floats
     """By request, ns²: of its steps' durations around the law."""
     doubt: Floats
@@ -57,9 +57,9 @@ def divide(case: Judged, limits: Limits) -> Parts:
     time = case.components[chunks.step, _COMPONENT["prompt"]] * shares
     _prefill(out, case, pieces, did, time)
     _queued(out, case, pieces, limits, sums)
-    others = np.maximum(case.done.running[chunks.step] - 1, 0)
+    others = np.maximum(case.done.running - 1, 0) + waiting_for_tokens(case, limits)
     lost = time if case.model else case.prompt_ns()[0][chunks.step] * shares
-    inflicted = added(recorded.phases.request[chunks.phase], lost * others, len(recorded.requests))
+    inflicted = added(recorded.phases.request[chunks.phase], lost * others[chunks.step], len(recorded.requests))
     return Parts(pieces, out, inflicted, *_errors(case))
 
 

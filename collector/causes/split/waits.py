@@ -38,6 +38,20 @@ def waited(case: Judged, pieces: Pieces, limits: Limits, queued: Ints) -> tuple[
     return seen, sums.between(seen, end)
 
 
+def waiting_for_tokens(case: Judged, limits: Limits) -> Floats:
+    """By step, the requests that wait in it since other prompts have its tokens.
+
+    Where the engine does not count those that wait, they are the recorded ones that do as the step begins.
+    """
+    steps, pieces = case.steps, case.recorded.pieces
+    queued = pieces.name == "queued"
+    begun = np.searchsorted(np.sort(pieces.start[queued]), steps.start, "right")
+    over = np.searchsorted(np.sort(pieces.end[queued]), steps.start, "right")
+    told = steps.numbers["waiting"]
+    waiting: Floats = np.where(np.isnan(told), begun - over, told)
+    return waiting * _reasons(case, limits)[:, _TOKENS]
+
+
 def _before_preemptions(requests: Requests, pieces: Pieces) -> Floats:
     """Requests × WAITS, ns: the waits without those of preempted requests for their next step, first those for KV.
 

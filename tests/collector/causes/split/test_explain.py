@@ -9,7 +9,7 @@ from collector.causes.split.learn import learn
 from collector.causes.split.names import PARTS
 from collector.causes.split.reasons import REASONS
 from collector.causes.split.requests import UNKNOWN_US, explain_process
-from tests.support.simulated_engine import EPOCH, MS, Law, chats, run
+from tests.support.simulated_engine import EPOCH, MS, Law, Load, S, chats, run
 
 T = EPOCH
 
@@ -137,3 +137,18 @@ def test_each_request_that_is_not_explained_by_steps_says_why(ordinary, referenc
     assert (name, used) == ("steps_late", (steps["start"] < last).sum())
     assert share == pytest.approx(0.25, abs=0.1)
     assert why(ordinary, steps=those(steps, steps["start"] > last), reference=reference)[0] == "steps_missing"
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_prompt_inflicts_the_wait_for_its_tokens_too(counted):
+    """Requests that come while a long prompt fills the steps wait; an engine need not count them."""
+    load, (long,) = chats(120, rate=12).with_more(Load([4 * S], [[*range(20_000)]], [20]))
+    found = run(load)
+    if not counted:
+        found.steps["waiting"] = np.full(len(found.steps["waiting"]), np.nan)
+    explained = explain_process(*found.tables)
+    waited = found.waited("tokens").sum()
+    assert waited > 5 * S
+    assert explained.inflicted_us.argmax() == long
+    assert explained.inflicted_us.sum() * 1e3 == pytest.approx(found.inflicted().sum(), rel=0.03)
+    assert explained.inflicted_us[long] * 1e3 == pytest.approx(found.inflicted()[long], rel=0.05)
