@@ -81,7 +81,8 @@ def _name(labels: Mapping[str, str], names: set[str]) -> str:
 
 
 def _rounded_up(seconds: float) -> str:
-    """Two digits, in milliseconds: `0.1234` is `130ms`."""
+    """Two digits: `0.1234` is `130ms`, `78.2` is `79s`."""
     ms = max(seconds * 1000, 1.0)
     step = 10.0 ** (floor(log10(ms)) - 1) if ms >= 10 else 1.0
-    return f"{ceil(round(ms / step, 6)) * step:.0f}ms"
+    rounded = ceil(round(ms / step, 6)) * step
+    return f"{rounded:.0f}ms" if rounded < 10_000 else f"{rounded / 1000:.0f}s"

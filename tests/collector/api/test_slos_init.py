@@ -68,3 +68,17 @@ def test_names_that_would_be_the_same_are_numbered(rows, written):
 def test_too_few_requests_make_no_file(written):
     with pytest.raises(ValueError, match="no model had 20 requests that ended ok"):
         written()
+
+
+def test_long_thresholds_are_written_in_seconds(rows, api):
+    rows.requests(
+        [{"ended": NOW - SECOND, "e2e": 60 * SECOND, "ttft_ns": 30 * SECOND, "tpot_ns": 5e9, "model": "m"}] * 30
+    )
+
+    class Client:
+        def get(self, path, **params):
+            return api(path, **params)
+
+    text = starter(Client(), "-1h", "now")
+    assert "ttft: 39s" in text
+    assert "tpot: 6500ms" in text
