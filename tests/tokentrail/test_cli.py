@@ -87,6 +87,7 @@ def test_all_missing_extras_are_named_before_anything_is_touched(command, extras
     found = runner.invoke(app, [command, folder, str(tmp_path / "new")])
     assert found.exit_code == 1
     assert f"pip install 'tokentrail[{extras}]'" in found.output
+    assert ("tokentrail demo --day" in found.output) is (command == "demo")
     assert not (tmp_path / "new").exists()
 
 

@@ -83,7 +83,10 @@ def run(
     Raises ProcessFailed when a process does not start or dies, or when `home` is in use or
     holds files of somebody else.
     """
-    parts.require("collector", "dashboard", "instrumented_engine")
+    try:
+        parts.require("collector", "dashboard", "instrumented_engine")
+    except ProcessFailed as error:
+        raise ProcessFailed(f"{error}, or see a day without an engine: tokentrail demo --day") from None
     with owned(home, command="demo", empty=True) as folder:
         shutil.copyfile(slos or parts.folder() / "alerts" / "slos.demo.yaml", folder / "slos.yaml")
         stack = Stack(home=folder, slos=folder / "slos.yaml", addresses=choose_addresses(ports), named=ports)
