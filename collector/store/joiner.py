@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from hashlib import md5
 from typing import Any, Final, NamedTuple
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
@@ -42,20 +43,33 @@ _SQL: Final = {
     for name in ("due", "requests", "linked", "inner_spans", "insert", "mark")
 }
 
-Id = tuple[str, str]
-"""A trace's id and a span's id, hexadecimal."""
+Id = tuple[str, str, str]
+"""A trace's id and a span's id, hexadecimal, and the tenant of the process: two tenants may tell the same ids."""
 
 
 class _Request(NamedTuple):
     trace: str
     span: str
+    tenant: str
     link: str
     is_log: bool
     is_part: bool
 
     @property
     def id(self) -> Id:
-        return self.trace, self.span
+        return self.trace, self.span, self.tenant
+
+    @property
+    def linked(self) -> tuple[str, str]:
+        """Its link, and its tenant."""
+        return self.link, self.tenant
+
+    @property
+    def mark(self) -> str:
+        """Its link as `joined_segments` has it (linked.sql)."""
+        if not self.tenant:
+            return self.link
+        return md5(bytes.fromhex(self.link) + self.tenant.encode(), usedforsecurity=False).hexdigest()
 
 
 class Joiner(ThreadStage):
@@ -177,7 +191,7 @@ class Joiner(ThreadStage):
         rows = self._store.query(_SQL["requests"], place).result_rows
         requests = [_Request(*row) for row in rows]
         to_join = set(self._once(segment, [request for request in requests if not request.is_part]))
-        if links := [request.link for request in to_join if request.is_log]:
+        if links := [request.mark for request in to_join if request.is_log]:
             self._mark(f"{segment}.links", links=links)
         for first in range(0, len(requests), _MOST_REQUESTS):
             some = [request for request in requests[first : first + _MOST_REQUESTS] if request in to_join]
@@ -200,16 +214,16 @@ class Joiner(ThreadStage):
         if not links:
             return list(requests)
         rows = self._store.query(_SQL["linked"], {"links": links, "segment": segment}).result_rows
-        with_span = {link for link, has_span, _, here in rows if has_span and not here}
-        log_was_joined = {link for link, _, joined, _ in rows if joined}
-        return [r for r in requests if r.link not in (with_span if r.is_log else log_was_joined)]
+        with_span = {(link, tenant) for link, tenant, has_span, _, here in rows if has_span and not here}
+        log_was_joined = {(link, tenant) for link, tenant, _, joined, _ in rows if joined}
+        return [r for r in requests if r.linked not in (with_span if r.is_log else log_was_joined)]
 
-    def _owners(self, requests: Sequence[_Request]) -> list[tuple[str, str, str, str]]:
+    def _owners(self, requests: Sequence[_Request]) -> list[tuple[str, ...]]:
         traces = sorted({request.trace for request in requests})
         inner = self._store.query(_SQL["inner_spans"], {"traces": traces}).result_rows
-        parents = {(trace, span): (trace, parent) for trace, span, parent in inner}
+        parents = {(trace, span, tenant): (trace, parent, tenant) for trace, span, tenant, parent in inner}
         linked = [(request.link, "", *request.id) for request in requests if request.link]
-        return linked + [(*span, *request) for span, request in owners({r.id for r in requests}, parents).items()]
+        return linked + [(*span[:2], *request) for span, request in owners({r.id for r in requests}, parents).items()]
 
     def _announce(self, token: str) -> None:
         for callback in self._callbacks:

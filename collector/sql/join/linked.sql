@@ -7,9 +7,10 @@ WITH of_logs AS
 )
 SELECT
     hex(link),
+    text['process_tenant'] AS tenant,
     countIf(NOT is_log) > 0,
-    link IN (SELECT link FROM of_logs),
-    link IN (SELECT link FROM of_logs WHERE segment = concat({segment:String}, '.links'))
+    (if(tenant = '', link, MD5(concat(link, tenant))) AS mark) IN (SELECT link FROM of_logs),
+    mark IN (SELECT link FROM of_logs WHERE segment = concat({segment:String}, '.links'))
 FROM held_requests
 WHERE link IN (SELECT toFixedString(unhex(arrayJoin({links:Array(String)})), 16))
-GROUP BY link
+GROUP BY link, tenant

@@ -5,10 +5,14 @@ import time
 import pytest
 
 from collector.base.status import IngestStatus
+from collector.otlp.signals import LOGS
 from collector.store import joiner as joiner_module
+from collector.store.insert import insert_otlp
 from collector.store.joiner import Joiner, owners
+from tests.collector.otlp.test_logs import dynamo
 from tests.collector.store.joining.spans import dynamos_span, found, insert, make_older, parts, root
-from tests.support.otlp import MS, T0, Request
+from tests.support.otlp import MS, T0, Request, set_attributes
+from tokentrail import semconv
 
 
 @pytest.mark.parametrize("first", ["root", "parts"])
@@ -176,6 +180,44 @@ def test_a_part_that_is_sent_twice_counts_once(store, joiner):
     insert(store, parts(None), "again")
     assert joiner.run_once()
     assert found(store) == ([("", 10 * MS, 20 * MS)], [(0, 10_000), (1, 20_000)])
+
+
+@pytest.mark.parametrize("first", ["acme", "bolt"])
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_tenant_that_knows_the_ids_of_another_one_changes_nothing_of_its_request(store, joiner, first, apart):
+    """bolt sends the ids of acme's request and of its parts, with times and parents of its own."""
+    payloads = {}
+    for tenant, prefill in (("acme", 10 * MS), ("bolt", 5 * MS)):
+        request = parts(root(**{"gen_ai.request.id": tenant}))
+        set_attributes(request.message.resource_spans[0].resource, {semconv.TENANT: tenant})
+        if tenant == "bolt":
+            *_, decode, last = request.scope_spans.spans
+            decode.parent_span_id, last.end_time_unix_nano = last.span_id, last.start_time_unix_nano + prefill
+        payloads[tenant] = request
+    for tenant in (first, *(payloads.keys() - {first})):
+        insert(store, payloads[tenant], f"{first}-{tenant}-{apart}")
+        assert not apart or joiner.run_once()
+    assert joiner.run_once()
+    sql = "SELECT process_tenant, request_id, prefill_ns FROM requests ORDER BY ALL"
+    assert store.query(sql).result_rows == [("acme", "acme", 10 * MS), ("bolt", "bolt", 5 * MS)]
+    assert store.query("SELECT count() FROM tokens GROUP BY tenant_hash").result_rows[0] == (2,)
+
+
+def test_a_tenant_that_knows_the_link_of_another_one_keeps_nothing_out(store, joiner):
+    """bolt's log record has the link of acme's span, and became a request before it came."""
+    logs, span = dynamo(1), dynamos_span(1)
+    set_attributes(logs.resource_logs[0].resource, {semconv.TENANT: "bolt"})
+    set_attributes(span.message.resource_spans[0].resource, {semconv.TENANT: "acme"})
+    insert_otlp(store, LOGS, logs.SerializeToString(), "log of bolt")
+    assert joiner.run_once()
+    insert(store, span, "span of acme")
+    assert joiner.run_once()
+    assert store.query("SELECT process_tenant FROM requests ORDER BY ALL").result_rows == [("acme",), ("bolt",)]
+    logs = dynamo(1)
+    set_attributes(logs.resource_logs[0].resource, {semconv.TENANT: "acme"})
+    insert_otlp(store, LOGS, logs.SerializeToString(), "log of acme")
+    assert joiner.run_once()
+    assert store.query("SELECT count() FROM requests").result_rows == [(2,)], "its span has told of it"
 
 
 def test_spans_that_are_each_others_parents_have_no_request():
