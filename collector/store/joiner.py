@@ -218,7 +218,7 @@ class Joiner(ThreadStage):
         log_was_joined = {(link, tenant) for link, tenant, _, joined, _ in rows if joined}
         return [r for r in requests if r.linked not in (with_span if r.is_log else log_was_joined)]
 
-    def _owners(self, requests: Sequence[_Request]) -> list[tuple[str, ...]]:
+    def _owners(self, requests: Sequence[_Request]) -> list[tuple[str, str, str, str, str]]:
         traces = sorted({request.trace for request in requests})
         inner = self._store.query(_SQL["inner_spans"], {"traces": traces}).result_rows
         parents = {(trace, span, tenant): (trace, parent, tenant) for trace, span, tenant, parent in inner}

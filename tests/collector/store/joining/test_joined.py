@@ -221,9 +221,9 @@ def test_a_tenant_that_knows_the_link_of_another_one_keeps_nothing_out(store, jo
 
 
 def test_spans_that_are_each_others_parents_have_no_request():
-    r, a, b, x, y = (("t", name) for name in "rabxy")
+    r, a, b, x, y = (("t", name, "acme") for name in "rabxy")
     assert owners({r}, {a: r, b: a, x: y, y: x}) == {r: r, a: r, b: r}
     assert owners({r}, {a: a}) == {r: r}
     assert owners({r, a}, {a: r, b: a}) == {r: r, a: a, b: a}
     assert owners({r}, {b: a, a: r}) == {r: r, a: r, b: r}
-    assert owners({r}, {("u", "a"): ("u", "r")}) == {r: r}
+    assert owners({r}, {("u", "a", "acme"): ("u", "r", "acme"), ("t", "a", "bolt"): ("t", "r", "bolt")}) == {r: r}
