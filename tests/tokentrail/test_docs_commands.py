@@ -29,8 +29,9 @@ OTHERS_RUN = {"replay", "revoke", "--prometheus"}
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with our SLO file, one of OpenSLO and data folders of collectors, each with a dead letter."""
+    """A folder with our SLO file twice, one of OpenSLO and data folders of collectors, each with a dead letter."""
     shutil.copytree(ROOT / "alerts", tmp_path / "alerts")
+    shutil.copyfile(ROOT / "alerts" / "slos.yaml", tmp_path / "slos.yaml")
     (tmp_path / "FILE").write_text(OPENSLO)
     for data in (".data", "data", "tokentrail-data/collector", "FOLDER"):
         (tmp_path / data / "wal").mkdir(parents=True)

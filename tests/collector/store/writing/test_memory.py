@@ -90,7 +90,7 @@ def test_columns_that_are_too_large_for_the_memory_are_divided(setup):
 
     def scarce_block(store, signal, block, token):
         calls.append(token.partition(".columns")[2])
-        if sum(map(len, block)) > 1_100_000:
+        if sum(map(len, block)) > 1_350_000:
             raise TooMuchError("memory limit")
         insert.insert_block(store, signal, block, token)
 
