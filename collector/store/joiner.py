@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from hashlib import md5
 from typing import Any, Final, NamedTuple
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
@@ -63,13 +62,6 @@ class _Request(NamedTuple):
     def linked(self) -> tuple[str, str]:
         """Its link, and its tenant."""
         return self.link, self.tenant
-
-    @property
-    def mark(self) -> str:
-        """Its link as `joined_segments` has it (linked.sql)."""
-        if not self.tenant:
-            return self.link
-        return md5(bytes.fromhex(self.link) + self.tenant.encode(), usedforsecurity=False).hexdigest()
 
 
 class Joiner(ThreadStage):
@@ -174,7 +166,7 @@ class Joiner(ThreadStage):
         self._mark(segment, refused=refused)
         return True
 
-    def _mark(self, segment: str, *, links: Sequence[str] = (), refused: str = "") -> None:
+    def _mark(self, segment: str, *, links: Sequence[tuple[str, str]] = (), refused: str = "") -> None:
         self._store.command(_SQL["mark"], {"segment": segment, "links": list(links), "refused": refused})
 
     def _join(self, segment: str, place: dict[str, Any]) -> None:
@@ -191,7 +183,7 @@ class Joiner(ThreadStage):
         rows = self._store.query(_SQL["requests"], place).result_rows
         requests = [_Request(*row) for row in rows]
         to_join = set(self._once(segment, [request for request in requests if not request.is_part]))
-        if links := [request.mark for request in to_join if request.is_log]:
+        if links := [request.linked for request in to_join if request.is_log]:
             self._mark(f"{segment}.links", links=links)
         for first in range(0, len(requests), _MOST_REQUESTS):
             some = [request for request in requests[first : first + _MOST_REQUESTS] if request in to_join]

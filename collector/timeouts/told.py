@@ -8,6 +8,7 @@ from typing import Final
 from collector.timeouts.answer import OF, EvidentTimeout, Hedging, ShareOut, TimeoutGroup, TimeoutPoint, WaitOut
 from collector.timeouts.waits import SILENT
 from tokentrail.shared.formatting import count, duration, percent
+from tokentrail.shared.timeouts import interval
 
 _HELPS: Final = 0.95
 """A second request that leaves more of the P99 does not help."""
@@ -26,7 +27,7 @@ def told(
 
 
 def _does(wait: WaitOut, point: TimeoutPoint) -> str:
-    text = f"{duration(point.timeout_s)} cuts {interval(point.healthy_cut)} of the healthy requests"
+    text = f"{duration(point.timeout_s)} cuts {_interval(point.healthy_cut)} of the healthy requests"
     if point.dead_caught is not None:
         text += f" and catches {percent(point.dead_caught.share or 0.0)} of {_of_dead(wait)}"
     return text
@@ -36,11 +37,8 @@ def _of_dead(wait: WaitOut) -> str:
     return "the one dead" if wait.dead == 1 else f"{count(wait.dead)} dead ones"
 
 
-def interval(share: ShareOut) -> str:
-    """A share with its interval: `0.1 % (0.05 to 0.2 %)`."""
-    if share.share is None:
-        return f"at most {percent(share.high)}"
-    return f"{percent(share.share)} ({percent(share.low).removesuffix(' %')} to {percent(share.high)})"
+def _interval(share: ShareOut) -> str:
+    return interval(share.share, share.low, share.high)
 
 
 def _undecided(wait: WaitOut, kill: float, nearest: tuple[float, TimeoutPoint] | None) -> str:
@@ -65,7 +63,7 @@ def _set(wait: WaitOut, old: TimeoutPoint, is_set: EvidentTimeout) -> Iterator[s
     elif is_set.would_have is None:
         yield f"{text}: too few others waited longer to tell what would have become of them"
     else:
-        text += f": {interval(is_set.would_have)} of them would have been answered"
+        text += f": {_interval(is_set.would_have)} of them would have been answered"
         yield f"{text}, most within {duration(is_set.within_s)}" if is_set.within_s is not None else text
     if (new := wait.suggested) is not None and old.dead_caught is not None and new.timeout_s < is_set.timeout_s:
         costs = duration(is_set.timeout_s - new.timeout_s)

@@ -11,9 +11,11 @@ from dashboard import charts, components, palette
 from dashboard.api import Problem, ask, fetch
 from dashboard.filters import View
 from dashboard.transform import Json
-from tokentrail.shared.formatting import UNDEFINED, count, duration, percent, plain
+from tokentrail.shared.formatting import count, percent, plain
+from tokentrail.shared.timeouts import cells, kind
 
 WAITS: Final = {"first_token": "First token", "first_visible": "First visible", "gap": "Gap", "e2e": "Whole request"}
+_COLUMNS: Final = ("time-out", "healthy cut", "dead caught", "saved for each", "")
 
 
 def draw(view: View) -> None:
@@ -28,7 +30,7 @@ def draw(view: View) -> None:
     st.caption(
         f"{plain(answer['summary'])}. Requests that began in this range, healthy cut: {percent(answer['kill'])}."
     )
-    groups = {name_of(group): group for group in answer["groups"] if group["waits"]}
+    groups = {f"{kind(group)}: {count(group['requests'])}": group for group in answer["groups"] if group["waits"]}
     if not groups:
         return
     with st.container(horizontal=True, vertical_alignment="bottom", key="of-waits"):
@@ -41,12 +43,6 @@ def draw(view: View) -> None:
     components.table([row(point) for point in waits[picked]["curve"]], width="stretch", key="waits-table")
 
 
-def name_of(group: Json) -> str:
-    """A group's model, what divides it, and how many requests it has."""
-    part = f", {group['split']} {group['value'] or 'not given'}" if group["split"] else ""
-    return f"{group['model'] or 'model not given'}{part}: {count(group['requests'])}"
-
-
 def sentences(group: Json, wait: Json) -> list[str]:
     """What is suggested for a wait, or why nothing is, and what a second request would do."""
     hedging = [one["summary"] for one in group["hedging"] if one["wait"] == wait["wait"]]
@@ -55,21 +51,8 @@ def sentences(group: Json, wait: Json) -> list[str]:
 
 def row(point: Json) -> Mapping[str, str]:
     """A time-out as a row of the table."""
-    cut, caught, saved = point["healthy_cut"], point["dead_caught"], point["saved_s"]
-    return {
-        "time-out": duration(point["timeout_s"]),
-        "healthy cut": share(cut),
-        "dead caught": UNDEFINED if caught is None else share(caught),
-        "saved for each": UNDEFINED if saved is None else duration(saved),
-        "": "longer than any wait that was answered" if point["beyond_observed"] else "",
-    }
-
-
-def share(told: Json) -> str:
-    """A share with its interval."""
-    if told["share"] is None:
-        return f"at most {percent(told['high'])}"
-    return f"{percent(told['share'])} ({percent(told['low']).removesuffix(' %')} to {percent(told['high'])})"
+    note = "longer than any wait that was answered" if point["beyond_observed"] else ""
+    return dict(zip(_COLUMNS, (*cells(point), note), strict=True))
 
 
 def figure(wait: Json) -> Json:

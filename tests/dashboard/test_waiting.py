@@ -7,6 +7,7 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard.filters import View
 from dashboard.views import waiting
+from tokentrail.shared.timeouts import kind
 
 VIEW = View("2026-11-21T10:00:00Z", "2026-11-21T11:00:00Z", (("tenant", "a"),), None, None, UTC)
 
@@ -30,9 +31,9 @@ def group(*waits, **more):
 
 
 def test_a_group_is_named_by_its_model_and_what_divides_it():
-    assert waiting.name_of(group()) == "m: 1 200"
-    assert waiting.name_of(group(model="", split="operation", value="chat")) == "model not given, operation chat: 1 200"
-    assert waiting.name_of(group(split="operation")) == "m, operation not given: 1 200"
+    assert kind(group()) == "m"
+    assert kind(group(model="", split="operation", value="chat")) == "model not given, operation chat"
+    assert kind(group(split="operation")) == "m, operation not given"
 
 
 def test_sentences_are_of_the_wait_and_draw_no_markup():
@@ -66,7 +67,8 @@ def test_nothing_is_asked_before_it_is_wanted(monkeypatch):
     def fetch(one):
         asked.append((one.path, dict(one.params)))
         waits = group(wait("first_token", point(1.0)), wait("e2e", point(9.0)))
-        return {"summary": "one kind", "kill": 0.001, "groups": [waits, group(model="other")]}
+        chats = group(wait("gap", point(1.0)), split="operation", value="chat")
+        return {"summary": "one kind", "kill": 0.001, "groups": [waits, group(model="other"), chats]}
 
     monkeypatch.setattr(waiting, "fetch", fetch)
 
@@ -81,4 +83,5 @@ def test_nothing_is_asked_before_it_is_wanted(monkeypatch):
     assert not app.exception
     assert asked == [("timeouts", {"start": VIEW.start, "end": VIEW.end, "tenant": "a"})]
     assert [one.value for one in app.markdown] == ["- said of first token"], "a group without waits has no curve"
+    assert app.selectbox(key="waits-of").options == ["m: 1 200", "m, operation chat: 1 200"]
     assert "healthy cut: 0.1 %" in app.caption[0].value

@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tokentrail.cli.output import cells
-from tokentrail.shared.formatting import UNDEFINED, count, duration, percent
+from tokentrail.shared.formatting import UNDEFINED, count, duration
+from tokentrail.shared.timeouts import cells as of_point
+from tokentrail.shared.timeouts import kind
 
 _WAITS = {"first_token": "first token", "first_visible": "first visible", "gap": "gap", "e2e": "whole request"}
 
@@ -23,20 +25,15 @@ def show(console: Console, answer: Mapping[str, Any], asked: bool) -> None:
         console.print(f"{count(left_out)} requests of rarer models are left out", style="dim")
     for group in answer["groups"]:
         console.print()
-        console.print(name_of(group), markup=False, highlight=False, style="bold", soft_wrap=True)
+        told = f"{kind(group)}: {count(group['requests'])} requests"
+        console.print(told, markup=False, highlight=False, style="bold", soft_wrap=True)
         if asked:
             console.print(_table(group))
-        told = [one["summary"] for one in (*group["waits"], *group["hedging"])]
-        for text in told:
+        sentences = [one["summary"] for one in (*group["waits"], *group["hedging"])]
+        for text in sentences:
             console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
-        if not told:
+        if not sentences:
             console.print("  nobody tells how long these requests waited", style="dim")
-
-
-def name_of(group: Mapping[str, Any]) -> str:
-    """A group's model, what divides its requests, and how many there are."""
-    part = f", {group['split']} {group['value'] or 'not given'}" if group["split"] else ""
-    return f"{group['model'] or 'model not given'}{part}: {count(group['requests'])} requests"
 
 
 def _table(group: Mapping[str, Any]) -> Table:
@@ -45,20 +42,10 @@ def _table(group: Mapping[str, Any]) -> Table:
         lines.add_column(head, no_wrap=True)
     for wait in group["waits"]:
         for point in wait["curve"]:
-            saved = UNDEFINED if point["saved_s"] is None else duration(point["saved_s"])
             longest = UNDEFINED if wait["longest_s"] is None else duration(wait["longest_s"])
             note = f"longer than any wait that was answered ({longest})" if point["beyond_observed"] else ""
-            shares = (_share(point["healthy_cut"]), _share(point["dead_caught"]))
-            lines.add_row(*cells(_WAITS[wait["wait"]], duration(point["timeout_s"]), *shares, saved, note))
+            lines.add_row(*cells(_WAITS[wait["wait"]], *of_point(point), note))
     return lines
-
-
-def _share(share: Mapping[str, Any] | None) -> str:
-    if share is None:
-        return UNDEFINED
-    if share["share"] is None:
-        return f"at most {percent(share['high'])}"
-    return f"{percent(share['share'])} ({percent(share['low']).removesuffix(' %')} to {percent(share['high'])})"
 
 
 def chosen(answer: Mapping[str, Any], model: str) -> dict[str, float]:

@@ -12,7 +12,7 @@ from collector.causes.split.judge import Judged
 from collector.causes.split.names import PARTS
 from collector.causes.split.steps import COMPONENTS, between
 from collector.causes.split.timeline import RunningSums
-from collector.causes.split.waits import waited, waiting_for_tokens
+from collector.causes.split.waits import reasons_of, waited, waiting_for_tokens
 
 _PART: Final = {name: index for index, name in enumerate(PARTS)}
 _COMPONENT: Final = {name: index for index, name in enumerate(COMPONENTS)}
@@ -56,8 +56,9 @@ def divide(case: Judged, limits: Limits) -> Parts:
     shares = case.shares
     time = case.components[chunks.step, _COMPONENT["prompt"]] * shares
     _prefill(out, case, pieces, did, time)
-    _queued(out, case, pieces, limits, sums)
-    others = np.maximum(case.done.running - 1, 0) + waiting_for_tokens(case, limits)
+    reasons = reasons_of(case, limits)
+    _queued(out, case, pieces, reasons, sums)
+    others = np.maximum(case.done.running - 1, 0) + waiting_for_tokens(case, reasons)
     lost = time if case.model else case.prompt_ns()[0][chunks.step] * shares
     inflicted = added(recorded.phases.request[chunks.phase], lost * others[chunks.step], len(recorded.requests))
     return Parts(pieces, out, inflicted, *_errors(case))
@@ -86,10 +87,10 @@ def _prefill(out: Floats, case: Judged, pieces: Pieces, did: Floats, time: Float
     _give(out, rows, did, {"batch": "batch", "drafts": "batch"} | _ALWAYS)
 
 
-def _queued(out: Floats, case: Judged, pieces: Pieces, limits: Limits, sums: RunningSums) -> None:
+def _queued(out: Floats, case: Judged, pieces: Pieces, reasons: Floats, sums: RunningSums) -> None:
     """What was unusual first; then what the engine did until it knew the request; then the reasons to wait."""
     rows = np.flatnonzero(pieces.name == "queued")
-    seen, waits = waited(case, pieces, limits, rows)
+    seen, waits = waited(case, pieces, reasons, rows)
     before, after = sums.between(pieces.start[rows], seen), sums.between(seen, pieces.end[rows])
     total = waits.sum(1)
     without_reason = 1 - total / np.maximum(pieces.end[rows] - seen, 1e-9)

@@ -16,10 +16,10 @@ _FULL: Final = 0.95
 _BATCH, _KV, _TOKENS, _PRIORITY = range(len(WAITS))
 
 
-def waited(case: Judged, pieces: Pieces, limits: Limits, queued: Ints) -> tuple[Floats, Floats]:
+def waited(case: Judged, pieces: Pieces, reasons: Floats, queued: Ints) -> tuple[Floats, Floats]:
     """For each queued piece (indices): when the scheduler knew the request, and then its waits, pieces × WAITS, ns.
 
-    Before that moment the engine was busy with the step that ran when the request came.
+    Before that moment the engine was busy with the step that ran when the request came. `reasons` are those of steps.
     """
     requests, steps = case.recorded.requests, case.steps
     start, end, row = pieces.start[queued], pieces.end[queued], pieces.request[queued]
@@ -33,23 +33,24 @@ def waited(case: Judged, pieces: Pieces, limits: Limits, queued: Ints) -> tuple[
     if not len(steps):
         return end, np.zeros((len(queued), len(WAITS)))
     seen = np.minimum(step_end(steps, start), end)
-    reasons = _reasons(case, limits)
     sums = RunningSums(steps, reasons * steps.duration[:, None], reasons * _gaps(steps)[:, None])
     return seen, sums.between(seen, end)
 
 
-def waiting_for_tokens(case: Judged, limits: Limits) -> Floats:
+def waiting_for_tokens(case: Judged, reasons: Floats) -> Floats:
     """By step, the requests that wait in it since other prompts have its tokens.
 
     Where the engine does not count those that wait, they are the recorded ones that do as the step begins.
     """
     steps, pieces = case.steps, case.recorded.pieces
+    told = steps.numbers["waiting"]
+    if not np.isnan(told).any():
+        return told * reasons[:, _TOKENS]
     queued = pieces.name == "queued"
     begun = np.searchsorted(np.sort(pieces.start[queued]), steps.start, "right")
     over = np.searchsorted(np.sort(pieces.end[queued]), steps.start, "right")
-    told = steps.numbers["waiting"]
     waiting: Floats = np.where(np.isnan(told), begun - over, told)
-    return waiting * _reasons(case, limits)[:, _TOKENS]
+    return waiting * reasons[:, _TOKENS]
 
 
 def _before_preemptions(requests: Requests, pieces: Pieces) -> Floats:
@@ -81,7 +82,7 @@ def _gaps(steps: Steps) -> Floats:
     return gaps
 
 
-def _reasons(case: Judged, limits: Limits) -> Floats:
+def reasons_of(case: Judged, limits: Limits) -> Floats:
     """Steps × WAITS: the share of the waiting requests that wait for each reason in it; zeros where none waits.
 
     Where the engine counts them by reason, by these counts. Else as many sequences as may run: the batch. Else as many

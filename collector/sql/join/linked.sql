@@ -9,8 +9,8 @@ SELECT
     hex(link),
     text['process_tenant'] AS tenant,
     countIf(NOT is_log) > 0,
-    (if(tenant = '', link, MD5(concat(link, tenant))) AS mark) IN (SELECT link FROM of_logs),
-    mark IN (SELECT link FROM of_logs WHERE segment = concat({segment:String}, '.links'))
+    (link, tenant) IN (SELECT link FROM of_logs),
+    (link, tenant) IN (SELECT link FROM of_logs WHERE segment = concat({segment:String}, '.links'))
 FROM held_requests
 WHERE link IN (SELECT toFixedString(unhex(arrayJoin({links:Array(String)})), 16))
 GROUP BY link, tenant

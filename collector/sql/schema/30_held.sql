@@ -36,7 +36,7 @@ SETTINGS $durable, ttl_only_drop_parts = 1;
 CREATE TABLE IF NOT EXISTS joined_segments
 (
     segment           String                  CODEC(ZSTD),
-    links             Array(FixedString(16))  CODEC(ZSTD),      -- of its log records that became requests without a span
+    links             Array(Tuple(link FixedString(16), tenant String)) CODEC(ZSTD), -- of its log records that became requests without a span
     refused           String                  CODEC(ZSTD),      -- why the store refused them; empty: it has them
     joined_at         DateTime('UTC') DEFAULT now() CODEC(Delta, ZSTD)
 )

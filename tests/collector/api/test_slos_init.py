@@ -13,16 +13,23 @@ ENDED = {"ended": NOW - SECOND, "e2e": 4 * SECOND}
 
 
 @pytest.fixture
-def written(api, tmp_path):
-    """The SLOs of the file that is made, by name."""
+def text(api):
+    """The file that is made."""
 
     class Client:
         def get(self, path, **params):
             return api(path, **params)
 
+    return lambda: starter(Client(), "-1h", "now")
+
+
+@pytest.fixture
+def written(text, tmp_path):
+    """The SLOs of the file that is made, by name."""
+
     def written():
         path = tmp_path / "slos.yaml"
-        path.write_text(starter(Client(), "-1h", "now"))
+        path.write_text(text())
         return {slo.name: slo for slo in load_slos(path)}
 
     return written
@@ -70,15 +77,11 @@ def test_too_few_requests_make_no_file(written):
         written()
 
 
-def test_long_thresholds_are_written_in_seconds(rows, api):
+def test_long_thresholds_are_written_in_seconds(rows, text):
     rows.requests(
         [{"ended": NOW - SECOND, "e2e": 60 * SECOND, "ttft_ns": 30 * SECOND, "tpot_ns": 5e9, "model": "m"}] * 30
     )
 
-    class Client:
-        def get(self, path, **params):
-            return api(path, **params)
-
-    text = starter(Client(), "-1h", "now")
-    assert "ttft: 39s" in text
-    assert "tpot: 6500ms" in text
+    made = text()
+    assert "ttft: 39s" in made
+    assert "tpot: 6500ms" in made
