@@ -7,8 +7,7 @@ from typing import Final
 
 from collector.timeouts.answer import OF, EvidentTimeout, Hedging, ShareOut, TimeoutGroup, TimeoutPoint, WaitOut
 from collector.timeouts.waits import SILENT
-from tokentrail.shared.formatting import count, duration, percent
-from tokentrail.shared.timeouts import interval
+from tokentrail.shared.formatting import count, duration, percent, share_interval
 
 _HELPS: Final = 0.95
 """A second request that leaves more of the P99 does not help."""
@@ -38,7 +37,7 @@ def _of_dead(wait: WaitOut) -> str:
 
 
 def _interval(share: ShareOut) -> str:
-    return interval(share.share, share.low, share.high)
+    return share_interval(share.share, share.low, share.high)
 
 
 def _undecided(wait: WaitOut, kill: float, nearest: tuple[float, TimeoutPoint] | None) -> str:

@@ -11,8 +11,7 @@ from dashboard import charts, components, palette
 from dashboard.api import Problem, ask, fetch
 from dashboard.filters import View
 from dashboard.transform import Json
-from tokentrail.shared.formatting import count, percent, plain
-from tokentrail.shared.timeouts import cells, kind
+from tokentrail.shared.formatting import count, kind_of_group, percent, plain, timeout_cells
 
 WAITS: Final = {"first_token": "First token", "first_visible": "First visible", "gap": "Gap", "e2e": "Whole request"}
 _COLUMNS: Final = ("time-out", "healthy cut", "dead caught", "saved for each", "")
@@ -30,7 +29,9 @@ def draw(view: View) -> None:
     st.caption(
         f"{plain(answer['summary'])}. Requests that began in this range, healthy cut: {percent(answer['kill'])}."
     )
-    groups = {f"{kind(group)}: {count(group['requests'])}": group for group in answer["groups"] if group["waits"]}
+    groups = {
+        f"{kind_of_group(group)}: {count(group['requests'])}": group for group in answer["groups"] if group["waits"]
+    }
     if not groups:
         return
     with st.container(horizontal=True, vertical_alignment="bottom", key="of-waits"):
@@ -52,7 +53,7 @@ def sentences(group: Json, wait: Json) -> list[str]:
 def row(point: Json) -> Mapping[str, str]:
     """A time-out as a row of the table."""
     note = "longer than any wait that was answered" if point["beyond_observed"] else ""
-    return dict(zip(_COLUMNS, (*cells(point), note), strict=True))
+    return dict(zip(_COLUMNS, (*timeout_cells(point), note), strict=True))
 
 
 def figure(wait: Json) -> Json:

@@ -7,7 +7,7 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard.filters import View
 from dashboard.views import waiting
-from tokentrail.shared.timeouts import kind
+from tokentrail.shared.formatting import kind_of_group
 
 VIEW = View("2026-11-21T10:00:00Z", "2026-11-21T11:00:00Z", (("tenant", "a"),), None, None, UTC)
 
@@ -31,9 +31,9 @@ def group(*waits, **more):
 
 
 def test_a_group_is_named_by_its_model_and_what_divides_it():
-    assert kind(group()) == "m"
-    assert kind(group(model="", split="operation", value="chat")) == "model not given, operation chat"
-    assert kind(group(split="operation")) == "m, operation not given"
+    assert kind_of_group(group()) == "m"
+    assert kind_of_group(group(model="", split="operation", value="chat")) == "model not given, operation chat"
+    assert kind_of_group(group(split="operation")) == "m, operation not given"
 
 
 def test_sentences_are_of_the_wait_and_draw_no_markup():

@@ -9,9 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tokentrail.cli.output import cells
-from tokentrail.shared.formatting import UNDEFINED, count, duration
-from tokentrail.shared.timeouts import cells as of_point
-from tokentrail.shared.timeouts import kind
+from tokentrail.shared.formatting import UNDEFINED, count, duration, kind_of_group, timeout_cells
 
 _WAITS = {"first_token": "first token", "first_visible": "first visible", "gap": "gap", "e2e": "whole request"}
 
@@ -25,7 +23,7 @@ def show(console: Console, answer: Mapping[str, Any], asked: bool) -> None:
         console.print(f"{count(left_out)} requests of rarer models are left out", style="dim")
     for group in answer["groups"]:
         console.print()
-        told = f"{kind(group)}: {count(group['requests'])} requests"
+        told = f"{kind_of_group(group)}: {count(group['requests'])} requests"
         console.print(told, markup=False, highlight=False, style="bold", soft_wrap=True)
         if asked:
             console.print(_table(group))
@@ -44,7 +42,7 @@ def _table(group: Mapping[str, Any]) -> Table:
         for point in wait["curve"]:
             longest = UNDEFINED if wait["longest_s"] is None else duration(wait["longest_s"])
             note = f"longer than any wait that was answered ({longest})" if point["beyond_observed"] else ""
-            lines.add_row(*cells(_WAITS[wait["wait"]], *of_point(point), note))
+            lines.add_row(*cells(_WAITS[wait["wait"]], *timeout_cells(point), note))
     return lines
 
 

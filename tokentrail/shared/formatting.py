@@ -247,3 +247,27 @@ def of_tenant(name: str, row: Mapping[str, Any]) -> str:
     """The name of an engine or a process with the tenant to which it belongs: `chat`, or `chat of acme`."""
     tenant = row.get("process_tenant")
     return f"{name} of {tenant}" if tenant else name
+
+
+def kind_of_group(group: Mapping[str, Any]) -> str:
+    """The model of a group of `/timeouts`, and what divides its requests."""
+    part = f", {group['split']} {group['value'] or 'not given'}" if group["split"] else ""
+    return f"{group['model'] or 'model not given'}{part}"
+
+
+def share_interval(share: float | None, low: float, high: float) -> str:
+    """A share with its interval: `0.1 % (0.05 to 0.2 %)`."""
+    if share is None:
+        return f"at most {percent(high)}"
+    return f"{percent(share)} ({percent(low).removesuffix(' %')} to {percent(high)})"
+
+
+def timeout_cells(point: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """A time-out of `/timeouts` as cells of a table: its time, the healthy ones cut, the dead ones caught, seconds saved."""
+    caught, saved = point["dead_caught"], point["saved_s"]
+    return (
+        duration(point["timeout_s"]),
+        share_interval(**point["healthy_cut"]),
+        UNDEFINED if caught is None else share_interval(**caught),
+        UNDEFINED if saved is None else duration(saved),
+    )
