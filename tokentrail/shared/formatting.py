@@ -263,7 +263,7 @@ def share_interval(share: float | None, low: float, high: float) -> str:
 
 
 def timeout_cells(point: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """A time-out of `/timeouts` as cells of a table: its time, the healthy ones cut, the dead ones caught, seconds saved."""
+    """A time-out of `/timeouts` as cells: its time, the healthy ones cut, the dead ones caught, seconds saved."""
     caught, saved = point["dead_caught"], point["saved_s"]
     return (
         duration(point["timeout_s"]),
