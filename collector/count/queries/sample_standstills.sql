@@ -47,5 +47,5 @@ FROM
 )
 GROUP BY $parts.process, scraper, stretch
 HAVING last_ns - began_ns >= {least_ns:Int64} AND last_ns >= {start_ns:Int64}
-ORDER BY last_ns DESC
+ORDER BY last_ns DESC, $parts.process, scraper
 LIMIT {limit:UInt32}

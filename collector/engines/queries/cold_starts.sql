@@ -12,7 +12,7 @@ FROM
       AND start < fromUnixTimestamp64Nano({end_ns:Int64})
       AND toUnixTimestamp64Nano(start) + duration_ns >= {start_ns:Int64}
       AND $process_filter
-    ORDER BY start DESC
+    ORDER BY start DESC, trace_id
     LIMIT {limit:UInt32}
 ) AS cold
 LEFT JOIN
@@ -22,4 +22,4 @@ LEFT JOIN
     WHERE $parts.ended_in_window AND $filter AND cold_start_ns > 0
 ) AS waiting USING ($parts.process)
 GROUP BY ALL
-ORDER BY began_ns DESC
+ORDER BY began_ns DESC, trace_id_hex

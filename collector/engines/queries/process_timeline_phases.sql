@@ -8,4 +8,4 @@ WHERE minute >= toStartOfMinute(fromUnixTimestamp64Nano({start_ns:Int64})) AND m
   AND (trace_id, request_span_id) IN (
     SELECT toFixedString(unhex(substring(id, 1, 32)), 16), toFixedString(unhex(substring(id, 33)), 8) FROM (SELECT arrayJoin({ids:Array(String)}) AS id)
   )
-ORDER BY start
+ORDER BY start, duration_ns, name, key

@@ -7,5 +7,5 @@ FROM requests
 WHERE (service, instance, process_tenant) = ({service:String}, {instance:String}, {process_tenant:String}) AND vantage = 'server'
   AND end >= fromUnixTimestamp64Nano({start_ns:Int64}) AND end < fromUnixTimestamp64Nano({end_ns:Int64}) + INTERVAL 1 HOUR
   AND requests.start < fromUnixTimestamp64Nano({end_ns:Int64})
-ORDER BY requests.start DESC
+ORDER BY requests.start DESC, trace_id, span_id
 LIMIT {limit:UInt32}

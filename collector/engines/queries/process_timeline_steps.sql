@@ -8,5 +8,5 @@ WHERE (service, instance, process_tenant) = ({service:String}, {instance:String}
   AND start < fromUnixTimestamp64Nano({end_ns:Int64})
   AND start >= fromUnixTimestamp64Nano({start_ns:Int64}) - $parts.longest_event
   AND toUnixTimestamp64Nano(start) + duration_ns >= {start_ns:Int64}
-ORDER BY start DESC
+ORDER BY start DESC, step DESC
 LIMIT {limit:UInt32}

@@ -3,5 +3,5 @@ SELECT toUInt64($cell) AS cell, status = 'error' AS is_failed, if(is_failed, err
 FROM requests
 WHERE $parts.ended_in_window AND $filter
 GROUP BY cell, is_failed, error, engine
-ORDER BY n DESC
+ORDER BY n DESC, cell, is_failed, error, engine
 LIMIT 10000

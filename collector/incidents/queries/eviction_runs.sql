@@ -40,5 +40,5 @@ FROM
 )
 GROUP BY $parts.process, run
 HAVING last_ns >= {start_ns:Int64}
-ORDER BY last_ns DESC
+ORDER BY last_ns DESC, $parts.process
 LIMIT {limit:UInt32}

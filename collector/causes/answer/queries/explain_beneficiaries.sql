@@ -5,5 +5,5 @@ SELECT
 FROM kv_events
 WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) - $parts.end_margin AND start < fromUnixTimestamp64Nano({end_ns:Int64})
   AND reason = 'preemption' AND request_span_id != '' AND beneficiary != ''
-ORDER BY start DESC
+ORDER BY start DESC, key, beneficiary
 LIMIT {limit:UInt32}

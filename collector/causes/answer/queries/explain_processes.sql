@@ -6,5 +6,5 @@ SELECT
 FROM causes
 WHERE $parts.ended_in_window AND $filter AND request_key % {every:UInt32} = 0
 GROUP BY process
-ORDER BY count() DESC
+ORDER BY count() DESC, process
 LIMIT {limit:UInt32}

@@ -13,5 +13,5 @@ FROM
     LIMIT 1 BY span_id, process_tenant
 )
 WHERE NOT ended AND $begun
-ORDER BY start DESC
+ORDER BY start DESC, span_id
 LIMIT 1000

@@ -20,5 +20,5 @@ WHERE phase = '' AND $parts.of_process_of_request
   AND start >= fromUnixTimestamp64Nano({began_ns:Int64}) - $parts.longest_event
   AND toUnixTimestamp64Nano(start) + duration_ns >= {began_ns:Int64}
 )
-ORDER BY own DESC, offset_ns
+ORDER BY own DESC, offset_ns, duration_ns, kind, reason, beneficiary, blocks
 LIMIT {limit:UInt32}

@@ -5,4 +5,4 @@ FROM phases
 WHERE trace_id = unhex({trace_id:String}) AND request_span_id = unhex({span_id:String}) AND process_tenant = {process_tenant:String}
   AND minute >= toStartOfMinute(fromUnixTimestamp64Nano({began_ns:Int64}))
   AND minute <= toStartOfMinute(fromUnixTimestamp64Nano({ended_ns:Int64}))
-ORDER BY start, duration_ns
+ORDER BY start, duration_ns, name

@@ -10,5 +10,5 @@ WHERE $parts.of_process_of_request
   AND start <= fromUnixTimestamp64Nano({ended_ns:Int64})
   AND start >= fromUnixTimestamp64Nano({began_ns:Int64}) - $parts.longest_event
   AND toUnixTimestamp64Nano(start) + duration_ns >= {began_ns:Int64}
-ORDER BY start
+ORDER BY start, step
 LIMIT {limit:UInt32}
