@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
@@ -16,20 +16,19 @@ from collector.api.parameters import (
     Name,
     Time,
     WindowQuery,
-    did_you_mean,
     find_slo,
     with_filters,
 )
+from collector.api.unknown import unknown_names
 from collector.ask.window import Window
 from collector.compare.check import Check, check, read
 from collector.compare.evidence import Verdict
 from collector.compare.ran import Ran, common_time
 from collector.compare.strata import NO_STRATA, read_strata
 from collector.count.reader import Reader
-from collector.numbers.values import value_counts
 from collector.slo.judge import selects
 from collector.slo.model import Slo
-from collector.sql.fragment import TRUE, Fragment, all_of
+from collector.sql.fragment import all_of
 from tokentrail.shared.parameters import MEANING
 
 _OK: Final[Mapping[str, Container[Verdict]]] = {
@@ -54,11 +53,6 @@ class CheckQuery(WindowQuery):
         None, description="For tools that read the status alone: 200 if the verdict is so, else 412"
     )
 
-    def names_of_sides(self) -> list[tuple[str, str]]:
-        """The dimensions and the values that were asked for, of both sides."""
-        names = ("variant", "model", "tenant", "engine")
-        return [(name, value) for name in names for value in (*getattr(self, name), *getattr(self, f"against_{name}"))]
-
     @property
     def against(self) -> WindowQuery | None:
         """The other side; None without one."""
@@ -69,18 +63,6 @@ class CheckQuery(WindowQuery):
 def _side(reader: Reader, slo: Slo, query: WindowQuery) -> Window:
     asked = query.as_reported(reader)
     return replace(asked, filter=all_of(asked.filter, selects(slo, "checked")))
-
-
-def _unknown(reader: Reader, window: Window, asked: Sequence[tuple[str, str]]) -> str:
-    """Of the names that were asked for, those that no request of the time has, and which are like them."""
-    everyone, names = replace(window, filter=reader.tenant_filter), ("variant", "model", "tenant", "engine")
-    known = value_counts(reader, everyone, {name: Fragment(f"toString({name})") for name in names}, TRUE, 1000)
-    told = []
-    for dimension, value in asked:
-        values = [row["value"] for row in known if row["name"] == dimension]
-        if value not in values:
-            told.append(f"; no request has the {dimension} {value}{did_you_mean(value, values)}")
-    return "".join(told)
 
 
 def _named(filters: Mapping[str, list[str]], otherwise: str) -> str:
@@ -101,7 +83,7 @@ def router(ctx: Context) -> APIRouter:
         reader = ctx.reader()
         slo = find_slo(reader.slos, query.slo)
         vantage, against, cut, strata = slo.select["vantage"], query.against, "", NO_STRATA
-        window, other = _side(reader, slo, query), None
+        window, of_other, other = _side(reader, slo, query), None, None
         if against is None:
             ran = Ran.read(reader, window)
             seen, first_ns = ran.seen_s(), ran.first_ns
@@ -109,6 +91,7 @@ def router(ctx: Context) -> APIRouter:
             common = common_time(reader, _side(reader, slo, against), window)
             window, cut, seen, first_ns = common.b, common.cut, common.seen_s, common.first_ns
             strata = read_strata(reader, (common.a, window))
+            of_other = common.a
             name = _named(query.own_filters("against"), "the other time")
             other = read(reader, name, slo, common.a, vantage, strata)
         checked = read(
@@ -133,7 +116,9 @@ def router(ctx: Context) -> APIRouter:
             cut=cut,
         )
         if answer.empty is not None:
-            answer.reason += _unknown(reader, window, query.names_of_sides())
+            sides = [(window, query.filters()), (of_other or window, query.own_filters("against"))]
+            unknown = [one for of_side, asked in sides for one in unknown_names(reader, of_side, asked)]
+            answer.reason = "; ".join([answer.reason, *unknown])
         if query.ok_if and answer.verdict not in _OK[query.ok_if]:
             response.status_code = HTTPStatus.PRECONDITION_FAILED
         return answer

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from collector.api.context import Context
 from collector.api.parameters import Duration, Time, WindowQuery, with_filters
 from collector.api.problems import bad_parameter
+from collector.api.unknown import unknown_names
 from collector.ask.times import Moment, rfc3339
 from collector.ask.window import Window
 from collector.compare.compare import Comparison, compare
@@ -71,6 +72,11 @@ def router(ctx: Context) -> APIRouter:
         a, b = common.a, common.b
         strata = read_strata(reader, (a, b))
         sides = read_side(reader, of_a, a, vantage_of_a, strata), read_side(reader, of_b, b, vantage_of_b, strata)
-        return compare(*sides, query.relevant, strata, common.cut)
+        answer = compare(*sides, query.relevant, strata, common.cut)
+        for name, side in zip("ab", sides, strict=True):
+            if not side.counted.requests.total:
+                asked = query.filters() | query.own_filters(name)
+                answer.warnings += unknown_names(reader, side.counted.window, asked)
+        return answer
 
     return routes

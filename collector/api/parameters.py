@@ -140,7 +140,7 @@ class WindowQuery(TimesQuery):
     @property
     def vantages(self) -> list[str]:
         """The vantages that are asked for; empty for any."""
-        return self._given().get("vantage", [])
+        return self.filters().get("vantage", [])
 
     @model_validator(mode="before")
     @classmethod
@@ -160,7 +160,7 @@ class WindowQuery(TimesQuery):
                 }
         return rest
 
-    def _given(self, prefix: str = "") -> dict[str, list[str]]:
+    def filters(self, prefix: str = "") -> dict[str, list[str]]:
         """The filters of fields whose names begin so, by dimension or `label.NAME`; without those not given."""
         columns = {key: given for key in FILTERS if (given := getattr(self, f"{prefix}{key}", None))}
         labels = getattr(self, f"{prefix}label", {})
@@ -168,7 +168,7 @@ class WindowQuery(TimesQuery):
 
     def own_filters(self, side: str) -> dict[str, list[str]]:
         """The filters that one side has alone, of a query with fields such as `a_model`."""
-        return self._given(f"{side}_")
+        return self.filters(f"{side}_")
 
     def own_times(self, side: str) -> tuple[Moment | None, Moment | None]:
         """The start and the end that one side has alone; None for a common one."""
@@ -178,7 +178,7 @@ class WindowQuery(TimesQuery):
         """The query of one side: its own filters and times, and the common ones in place of those that it lacks."""
         times = {"start": start or self.start, "end": end or self.end}
         without = {f"not.{key}": values for key, values in self.own_filters("not").items()}
-        return WindowQuery.model_validate({**self._given(), **without, **self.own_filters(side), **times})
+        return WindowQuery.model_validate({**self.filters(), **without, **self.own_filters(side), **times})
 
     def window(self, reader: Reader) -> Window:
         """The window of an answer, in which each request counts once, by the row of its server if that reported it too.
@@ -193,7 +193,7 @@ class WindowQuery(TimesQuery):
         Raises Problem unless it starts before it ends.
         """
         bounds = self.bounds(reader.now_ns)
-        asked, refused = selected(self._given(), "filter"), self.own_filters("not").items()
+        asked, refused = selected(self.filters(), "filter"), self.own_filters("not").items()
         without = [negated(selected({key: values}, f"not_{i}")) for i, (key, values) in enumerate(refused)]
         return Window(bounds["start_ns"], bounds["end_ns"], all_of(reader.tenant_filter, asked, *without))
 

@@ -24,6 +24,7 @@ _Z_POWER: Final = 1.644854
 _SLOWLY: Final = 2.0
 """Traffic that wanders slowly must differ by so many times as much."""
 _LEAST_OF_STRATUM: Final = 200
+_MOST_PARTS: Final = 20
 _OTHER_LOAD: Final = 1.25
 """A load that is larger by a quarter may be a reason of its own."""
 
@@ -100,9 +101,10 @@ def compare(a: Side, b: Side, relevant: float, strata: Strata, cut: str = "") ->
     kind, reason = _verdict(surely, judged.interval(decide) if judged else None, relevant)
     kind = "not decided" if slow and kind == "same" else kind
     apart = [*_strata(a, b, strata, relevant)]
-    others = [one for one in apart if one.kind != kind and {one.kind, kind} & {"worse", "better"}]
     if is_mixed := {one.kind for one in apart} >= {"worse", "better"}:
         kind = "mixed"
+    decided = [one for one in apart if one.kind not in {kind, "not decided"}]
+    others = [one for one in decided if {one.kind, kind} & {"worse", "better", "mixed"}]
     more = _more_requests(samples["ttft"], deciding.get("ttft"), relevant, z) if kind == "not decided" else None
     known = [name for name in _WORDS if any(np.isfinite(side.rows[name]).any() for side in (a, b))]
     like = [*(_WORDS[name] for name in known), *(one.word for one in strata.kinds)]
@@ -172,15 +174,16 @@ class _Attainment:
 
 
 def _strata(a: Side, b: Side, strata: Strata, relevant: float) -> Iterator[StratumOut]:
-    """The verdict on each part of the traffic by the dimensions whose mix differs."""
+    """The verdict on each part of the traffic: by the dimensions whose mix differs, and then on the largest others."""
     parts = []
-    for one in (one for one in strata.kinds if one.differs):
+    for one in strata.kinds:
         for place, value in enumerate(one.values, 1):
             sides = [where(side.rows, side.rows[f"by {one.name}"] == place) for side in (a, b)]
-            if min(len(side["end"]) for side in sides) >= _LEAST_OF_STRATUM:
-                parts.append((one, value, sides))
-    z = _z_of(max(len(parts), 1) * (len(LATENCIES) + 1))
-    for one, value, sides in parts:
+            if (least := min(len(side["end"]) for side in sides)) >= _LEAST_OF_STRATUM:
+                parts.append((not one.differs, -least, one, value, sides))
+    chosen = [part[2:] for part in sorted(parts, key=lambda part: part[:2])[:_MOST_PARTS]]
+    z = _z_of(max(len(chosen), 1) * (len(LATENCIES) + 1))
+    for one, value, sides in chosen:
         pairs = {name: alike_samples(sides[0], sides[1], name) for name in LATENCIES}
         found = {name: Ratios(*pair, [0.5, 0.99]) for name, pair in pairs.items() if pair}
         decide = z * (_SLOWLY if any(each.slow for each in found.values()) else 1)

@@ -11,7 +11,7 @@ from typing import Final
 from collector.ask.window import Window
 from collector.count.reader import Reader
 from collector.numbers.values import value_counts
-from collector.slo.judge import column_of
+from collector.slo.judge import text_of
 from collector.sql.fragment import TRUE, Fragment
 from tokentrail.shared.parameters import LABEL
 
@@ -93,19 +93,14 @@ def read_strata(reader: Reader, sides: Sequence[Window]) -> Strata:
     common = [name for name, n in labels.items() if n == len(sides)]
     session = next((name for name in SESSIONS if name in common), None)
     frequent = [f"{LABEL}{name}" for name in common if name not in SESSIONS][:_MOST_LABELS]
-    columns = {name: _text(name, f"mix_{i}") for i, name in enumerate((*_COLUMNS, *frequent))}
+    columns = {name: text_of(name, f"mix_{i}") for i, name in enumerate((*_COLUMNS, *frequent))}
     counted = [_counts(reader, window, columns) for window in sides]
     kinds = [
         found for name, column in columns.items() if (found := _stratum(name, column, [of[name] for of in counted]))
     ]
     tenants = [len(of["tenant"]) for of in counted]
     cluster = "tenant" if session is None and min(tenants) >= _MOST_VALUES else session and f"{LABEL}{session}"
-    return Strata(tuple(kinds), _text(cluster, "together") if cluster else None)
-
-
-def _text(name: str, prefix: str) -> Fragment:
-    column = column_of(name, prefix)
-    return Fragment(f"toString({column.sql})", column.parameters)
+    return Strata(tuple(kinds), text_of(cluster, "together") if cluster else None)
 
 
 def _counts(reader: Reader, window: Window, columns: Mapping[str, Fragment]) -> dict[str, dict[str, float]]:

@@ -11,7 +11,7 @@ from collector.base.answer import Answer
 from collector.count.answers import WindowOut
 from collector.count.reader import Reader
 from collector.slo.counts import Number, as_number
-from collector.slo.judge import column_of
+from collector.slo.judge import text_of
 from collector.sql.fragment import TRUE, Fragment, merged
 from tokentrail.shared.parameters import LABEL
 
@@ -75,8 +75,7 @@ def dimensions(reader: Reader, window: Window, most_labels: int) -> dict[str, Fr
     """SQL of the text of each dimension and of the commonest labels, by name."""
     named = reader.queries.rows("label_names", {"filter": window.filter}, **window.bounds, most=most_labels)
     labels = [f"{LABEL}{row['name']}" for row in named]
-    columns = {name: column_of(name, f"by_{i}") for i, name in enumerate((*DIMENSIONS, *labels))}
-    return {name: Fragment(f"toString({part.sql})", part.parameters) for name, part in columns.items()}
+    return {name: text_of(name, f"by_{i}") for i, name in enumerate((*DIMENSIONS, *labels))}
 
 
 def values(reader: Reader, window: Window, most: int) -> Values:

@@ -36,6 +36,12 @@ def column_of(dimension: str, prefix: str) -> Fragment:
     return Fragment(f"labels[{{{name}:String}}]", {name: dimension.removeprefix(LABEL)})
 
 
+def text_of(dimension: str, prefix: str) -> Fragment:
+    """SQL: `column_of` as a text, also of a column of few values."""
+    column = column_of(dimension, prefix)
+    return Fragment(f"toString({column.sql})", column.parameters)
+
+
 def labelled(column: str, rules: Sequence[LabelRule], prefix: str) -> Fragment:
     """SQL: a column's value, or where it is empty the one that the first rule gives which holds."""
     giving = [rule for rule in rules if getattr(rule, column, "")]

@@ -30,7 +30,8 @@ class Collector:
         self._arguments = ["--data-dir", str(data_dir), "--store", store, "--segment-age-s", "0.1", *arguments]
         self.process = None
         self.urls = {}
-        self.http = httpx.Client(timeout=120)
+        # A server closes idle connections after five seconds: one that is taken up at that moment would be reset.
+        self.http = httpx.Client(timeout=120, limits=httpx.Limits(keepalive_expiry=2.0))
 
     def start(self, *, ready=True):
         if self._embedded and not (self.data_dir / "store").exists():

@@ -221,10 +221,10 @@ def test_every_route_of_the_api_is_asked_here(asked):
 
 
 def without_names_asked_for(path, text):
-    """The answer without the tenant and the model of its query, which /check says back where no request has them."""
+    """The answer without the names of its query, which /check and /compare say back where no request has them."""
     route, _, query = path.partition("?")
-    names = [value for key, value in parse_qsl(query) if key in ("tenant", "model")]
-    if route != "/api/v1/check" or not names:
+    names = [value for key, value in parse_qsl(query) if key.removeprefix("b.") in ("tenant", "model", "label.team")]
+    if route not in ("/api/v1/check", "/api/v1/compare") or not names:
         return text
     return re.sub(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names))})(?![\w-])", "", text)
 

@@ -116,6 +116,17 @@ def test_a_burst_that_still_keeps_a_ticket_open_has_both_incidents(burns, rows):
     assert told(burns(end="2026-11-21T07:20:00Z")) == [("07:00", "", "page", True)]
 
 
+def test_a_page_of_the_last_minutes_stays_where_a_ticket_alone_fires_at_this_second(burns, rows, clock):
+    """By whole minutes the page fires again, in one that has just begun; over the last 60 s a third is bad."""
+    clock.now = NOW + 20 * SECOND
+    rows.requests(traffic(NOW - 20 * HOUR, NOW, 6000, bad=0.22))
+    rows.requests(traffic(NOW - 20 * MINUTE, NOW - 5 * MINUTE, 300))
+    rows.requests(traffic(NOW - 5 * MINUTE, NOW - MINUTE, 200, bad=1))
+    rows.requests(traffic(NOW - MINUTE, NOW, 100))
+    rows.requests(traffic(NOW, NOW + 20 * SECOND, 30, bad=1))
+    assert told(burns()) == [("14:00", "", "ticket", True), ("09:55", "10:00", "page", False)]
+
+
 def test_sampled_requests_burn_by_their_weight_and_count_once_each(burns, rows):
     rows.requests(traffic(NOW - 20 * HOUR, NOW, 1200, weight=10.0))
     rows.requests(traffic(NOW - 16 * HOUR, NOW - 16 * HOUR + 9 * MINUTE, 30, bad=1, weight=2.5))

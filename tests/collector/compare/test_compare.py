@@ -108,6 +108,32 @@ def test_longer_prompts_alone_are_no_slower_server(compare, rows):
     assert any(warning.startswith("the prompt tokens differ (medians 49") for warning in got["warnings"])
 
 
+@pytest.mark.parametrize(
+    ("shares", "times", "slower", "kind", "named"),
+    [
+        # Simpson: B has fewer requests of the tenant whose requests are slow, and is slower for each of both.
+        pytest.param((0.6, 0.2), 3.0, (1.5, 1.5), "worse", {}, id="another mix, worse for each"),
+        pytest.param((0.5, 0.5), 3.0, (2.0, 0.5), "mixed", {"heavy": "worse", "light": "better"}, id="equal mixes"),
+        pytest.param((0.3, 0.6), 3.0, (2.0, 0.5), "mixed", {"heavy": "worse", "light": "better"}, id="another mix"),
+        # All of the smaller part's are quicker than most of the others: no percentile of all moves.
+        pytest.param((0.15, 0.15), 0.2, (2.5, 1.0), "same", {"heavy": "worse"}, id="a part that is no tail"),
+    ],
+)
+def test_parts_of_the_traffic_with_another_verdict_are_named_whether_their_mix_differs_or_not(
+    shares, times, slower, kind, named, compare, rows
+):
+    rng = np.random.default_rng(31)
+    for variant, part, each in (("old", shares[0], (1.0, 1.0)), ("new", shares[1], slower)):
+        for tenant, of_all, by in (("heavy", part, times * each[0]), ("light", 1 - part, each[1])):
+            rows.requests(_requests(rng, int(4000 * of_all), variant=variant, tenant=tenant, slower=by))
+    got = compare(a__variant="old", b__variant="new", relevant=0.5)
+    assert got["kind"] == kind
+    assert {one["value"]: one["kind"] for one in got["strata"] if one["kind"] != "same"} == named
+    for value, verdict in named.items():
+        assert f"tenant {value} alone: {verdict}" in got["warnings"]
+    assert any(note.startswith("the mix of tenant differs") for note in got["warnings"]) == (shares[0] != shares[1])
+
+
 def test_few_requests_decide_nothing_and_say_how_many_would(compare, rows):
     rng = np.random.default_rng(3)
     rows.requests([*_requests(rng, 150, variant="old"), *_requests(rng, 150, variant="new")])
@@ -196,11 +222,29 @@ def test_a_side_without_requests_is_not_decided_and_an_unknown_value_is_no_zero(
     assert got["ratios"] == {}
     assert got["attainment"] is None
     assert got["b"]["requests_per_s"] is None
-    assert got["warnings"] == ["gone has no request that ended in its time"]
+    assert got["warnings"] == ["gone has no request that ended in its time", "no request has the variant gone"]
     rows.requests([*_requests(rng, 50, variant="new")])
     half = compare(a__variant="old", b__variant="new")
     assert "one side does not tell its prompt tokens, so requests are not compared by them" in half["warnings"]
     assert half["mix"]["input"]["a"] is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"b__variant": "nwe"}, "no request has the variant nwe: did you mean new?"),
+        ({"b__label.team": "serch"}, "no request has the label.team serch: did you mean search?"),
+        ({"b__label.taem": "search"}, "no request has the label taem: did you mean team?"),
+        ({"model": "lama", "b__variant": "new"}, "no request has the model lama: did you mean llama?"),
+    ],
+)
+def test_a_side_that_is_empty_says_which_name_no_request_has_and_what_is_like_it(asked, told, compare, rows):
+    rng = np.random.default_rng(9)
+    for variant in ("old", "new"):
+        rows.requests(_requests(rng, 20, variant=variant, model="llama", labels={"team": "search"}))
+    got = compare(a__variant="old", **asked)
+    assert told in got["warnings"]
+    assert not any("old" in note for note in got["warnings"] if note.startswith("no request has"))
 
 
 def test_processes_are_compared_by_their_instances(compare, rows):
