@@ -24,7 +24,7 @@ _Z_POWER: Final = 1.644854
 _SLOWLY: Final = 2.0
 """Traffic that wanders slowly must differ by so many times as much."""
 _LEAST_OF_STRATUM: Final = 200
-_MOST_PARTS: Final = 20
+_MOST_PARTS: Final = 10
 _OTHER_LOAD: Final = 1.25
 """A load that is larger by a quarter may be a reason of its own."""
 
