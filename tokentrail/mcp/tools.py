@@ -265,6 +265,8 @@ class Tools:
         """Compare two sets of requests like for like, with 95 % intervals: two variants, models or times."""
         window = {"start": start, "end": end} if at is None else {"at": at, "span": span}
         sides = {**given(a, "a."), **given(b, "b.")}
+        if not sides and at is None:
+            raise ToolError('say how the sides differ: a={"variant": ["old"]} and b={"variant": ["new"]}, or at="-1h"')
         return written(self._ask(ctx, "compare", **window, **sides, **given(filters)))
 
     def check(
