@@ -16,6 +16,7 @@ from collector.causes.split.requests import LEVELS
 from collector.keep.usage import Usage
 from collector.metrics import metrics
 from collector.metrics.live import Live
+from collector.metrics.room import with_room
 from collector.metrics.series import SECOND_NS, Series
 from collector.otlp import logs, validate
 from collector.otlp import metrics as check
@@ -87,17 +88,19 @@ class MetricsPage:
         return kept[1] + encode(_Families([*gauges, *self._collector().families()]))
 
     def _counted(self, families: list[Family], encode: Callable[[Any], bytes]) -> bytes:
-        """The text of counters and histograms; of the counters alone where both are too much for one page."""
-        text = encode(_Families(families)).removesuffix(_END)
-        if len(text) <= MOST_BYTES:
-            self._left_out_bytes = 0
-            return text
-        counters = [family for family in families if family.type != "histogram"]
-        short = encode(_Families(counters)).removesuffix(_END)
-        if not self._left_out_bytes:
-            logger.warning("/metrics leaves out the histograms: its counters have %d bytes with them", len(text))
-        self._left_out_bytes = len(text) - len(short)
-        return short
+        """The text of counters, and of the histograms that there is room for."""
+
+        def text_of(some: Iterable[Family]) -> bytes:
+            return encode(_Families(some)).removesuffix(_END)
+
+        counters = text_of([family for family in families if family.type != "histogram"])
+        of_histograms = [family for family in families if family.type == "histogram"]
+        histograms, left_out = with_room(of_histograms, text_of, max(0, MOST_BYTES - len(counters)))
+        if left_out and not self._left_out_bytes:
+            whole = len(counters) + len(histograms) + left_out
+            logger.warning("/metrics leaves out histograms: its counters and histograms have %d bytes", whole)
+        self._left_out_bytes = left_out
+        return counters + histograms
 
     def _collector(self) -> Series:
         now, series = self._status.snapshot(), Series()
