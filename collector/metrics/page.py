@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -77,13 +78,16 @@ class MetricsPage:
         self._tls = tls
         self._texts: dict[str, tuple[list[Family], bytes]] = {}
         self._left_out_bytes = 0
+        self._writes = threading.Lock()
+        """A scrape that comes while another one writes waits for its text: many at once would make each slower."""
 
     def text(self, encode: Callable[[Any], bytes], content_type: str) -> bytes:
         """The page in the format of an encoder."""
         counted, gauges = self._live.families
-        kept = self._texts.get(content_type)
-        if kept is None or kept[0] is not counted:
-            kept = self._texts[content_type] = counted, self._counted(counted, encode)
+        with self._writes:
+            kept = self._texts.get(content_type)
+            if kept is None or kept[0] is not counted:
+                kept = self._texts[content_type] = counted, self._counted(counted, encode)
         self._live.scraped(counted)
         return kept[1] + encode(_Families([*gauges, *self._collector().families()]))
 
