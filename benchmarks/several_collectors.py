@@ -63,7 +63,7 @@ def _spent(
                 wait_until_stored(data)
 
         def cpu() -> tuple[float, float]:
-            return sum(map(cpu_s, pids)), cpu_s(server.process.pid) if server else 0.0
+            return sum(map(cpu_s, pids)), cpu_s(server.process.pid) if server and server.process else 0.0
 
         share(warm)
         before = cpu()

@@ -22,7 +22,7 @@ RATES: Final = (1_000, 10_000, 100_000, 1_000_000)
 HEADROOM: Final = 2.0
 """A core is planned to be half busy: bursts, merges and queries take the other half."""
 EMBEDDED_SHARE: Final = 0.5
-"""Of the cores of a host, those that a collector with its embedded store may need before a server is the better store."""
+"""Of a host's cores, those that a collector with its embedded store may need before a server is the better store."""
 DAY_S: Final = 86400
 RETENTION_DAYS: Final = 7
 BATCH: Final = 64
