@@ -23,7 +23,7 @@ from collector.store.store import Store
 _ROWS: Final = 1_000_000
 """Rows of one insert, all of one part and so of one partition: a server takes 100 partitions at once."""
 _CONTENT: Final = "SELECT count(), sum(cityHash64(tuple(*))) FROM `{}` SETTINGS final = 1"
-"""The same for the same rows in any order. `final`: of rows that replace each other, the last."""
+"""Number and content of a table's rows, in any order. `final`: of rows that replace each other, the last."""
 _PARTS: Final = """
     SELECT name, rows FROM system.parts WHERE active AND database = currentDatabase() AND table = {name:String}
 """
