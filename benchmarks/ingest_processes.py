@@ -23,10 +23,10 @@ _BUSY: Final = [sys.executable, "-c", "while True: pass"]
 
 
 @contextmanager
-def collecting(data: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def collecting(data: Path, store: str = "chdb://") -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run a collector; yield its process and the URL that takes traces."""
     address = "127.0.0.1:0"
-    command = [sys.executable, "-m", "collector", "--data-dir", str(data), "--otlp-http", address]
+    command = [sys.executable, "-m", "collector", "--data-dir", str(data), "--store", store, "--otlp-http", address]
     with _running([*command, "--otlp-grpc", address, "--api", address], subprocess.PIPE) as process:
         assert process.stdout
         lines = dict(process.stdout.readline().decode().split(" listening on ") for _ in range(3))

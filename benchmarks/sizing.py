@@ -16,10 +16,13 @@ import typer
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "storage.md"
+SEVERAL: Final = ROOT / "benchmarks" / "results" / "several_collectors.json"
 RATES: Final = (1_000, 10_000, 100_000, 1_000_000)
 """Output tokens per second of all engines together."""
 HEADROOM: Final = 2.0
 """A core is planned to be half busy: bursts, merges and queries take the other half."""
+EMBEDDED_SHARE: Final = 0.5
+"""Of a host's cores, those that a collector with its embedded store may need before a server is the better store."""
 DAY_S: Final = 86400
 RETENTION_DAYS: Final = 7
 BATCH: Final = 64
@@ -59,7 +62,8 @@ class Constants:
 
 def tables(constants: Constants) -> dict[str, str]:
     """The page's generated parts by name, as Markdown."""
-    return {"constants": _table(("per token", "value"), _constants(constants)), "rates": _rates(constants)}
+    parts = {"constants": _table(("per token", "value"), _constants(constants)), "rates": _rates(constants)}
+    return parts | {"several": _several(SEVERAL)}
 
 
 def fill(page: str, parts: Mapping[str, str]) -> str:
@@ -99,6 +103,8 @@ def _constants(c: Constants) -> Iterator[tuple[str, str]]:
     yield "CPU of the collector with its embedded store", f"{c.collector_us:.2f} µs"
     yield "bytes on the wire, not compressed", f"{c.wire_bytes:.0f} B"
     yield "bytes at rest in `tokens`", f"{c.rest_bytes:.2f} B"
+    text = "tokens/s for each core of its host, at which a collector with its embedded store needs half of them"
+    yield text, _round(1e6 / c.collector_us / HEADROOM * EMBEDDED_SHARE)
 
 
 def _rates(c: Constants) -> str:
@@ -115,6 +121,25 @@ def _rates(c: Constants) -> str:
         for rate in RATES
     )
     return _table(head, rows)
+
+
+def _several(file: Path) -> str:
+    """CPU for each token of one to four collectors on one server, beside the embedded store."""
+    if not file.exists():
+        return "Not measured yet on an idle machine.\n"
+    numbers = _numbers(file)
+    arrangements = {"one, with its embedded store": "embedded"}
+    arrangements |= {f"{count} on one server": f"server_{count}" for count in (1, 2, 4)}
+    rows = (
+        (
+            text,
+            f"{numbers[f'{name}_collectors_us_per_token']:.2f} µs",
+            "" if name == "embedded" else f"{numbers[f'{name}_store_us_per_token']:.2f} µs",
+            f"{_round(numbers[f'{name}_peak_mb'])} MB",
+        )
+        for text, name in arrangements.items()
+    )
+    return _table(("collectors", "CPU of the collectors per token", "CPU of the server", "memory of a collector"), rows)
 
 
 def _cores(busy: float) -> str:

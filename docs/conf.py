@@ -12,10 +12,12 @@ from tokentrail.version import __version__
 DOCS = Path(__file__).resolve().parent
 REPOSITORY = "https://github.com/tokentrail/tokentrail"
 LINK = re.compile(r"\]\((\.[^)#\s]*)")
+PICTURE = re.compile(r"^!\[([^]]*)\]\((images/[\w-]+)\.png\)$", re.MULTILINE)
 
 project = "tokentrail"
 release = __version__
 extensions = ["myst_parser"]
+myst_enable_extensions = ["html_image"]
 html_theme = "furo"
 html_title = f"tokentrail {__version__}"
 html_logo = "../dashboard/logo.svg"
@@ -40,6 +42,20 @@ def to_the_repository(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = LINK.sub(written, source[0])
 
 
+def in_light_and_dark(app: Sphinx, page: str, source: list[str]) -> None:
+    """Let a picture that has a file for the dark be shown as its reader reads: overview.png and overview-dark.png."""
+
+    def both(picture: re.Match[str]) -> str:
+        text, path = picture.groups()
+        if not (DOCS / page).parent.joinpath(f"{path}-dark.png").exists():
+            return picture[0]
+        schemes = {"only-light": path, "only-dark": f"{path}-dark"}
+        return "".join(f'<img class="{name}" src="{file}.png" alt="{text}">' for name, file in schemes.items())
+
+    source[0] = PICTURE.sub(both, source[0])
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("source-read", in_light_and_dark)
     app.connect("source-read", to_the_repository)

@@ -1,4 +1,4 @@
-"""`python -m collector.keep FILE DATA_DIR`: restore a backup into a new data folder."""
+"""`python -m collector.keep FILE DATA_DIR|ADDRESS`: restore a backup into a new data folder, or into a server."""
 
 from __future__ import annotations
 
@@ -10,34 +10,41 @@ from pathlib import Path
 
 from collector.keep.archive import BackupError
 from collector.keep.restore import restore
+from collector.keep.to_server import to_server
+from collector.pipeline.settings import load_settings
 from tokentrail.shared import private_files
+from tokentrail.shared.formatting import without_user
 
 
 def main(arguments: list[str]) -> int:
     """Print the rows of each table; the exit status is 1 when nothing was restored, 130 after Ctrl-C or SIGTERM."""
     as_json = "--json" in arguments[2:]
     if len(arguments) != len(("FILE", "DATA_DIR")) + as_json:
-        sys.stderr.write("usage: python -m collector.keep FILE DATA_DIR [--json]\n")
+        sys.stderr.write("usage: python -m collector.keep FILE DATA_DIR|ADDRESS [--json]\n")
         return 2
-    archive, data_dir = (Path(argument) for argument in arguments[:2])
+    archive, target = Path(arguments[0]), arguments[1]
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     os.umask(private_files.UMASK)
     try:
-        manifest = restore(archive, data_dir)
-    except BackupError as error:
+        if "://" in target:
+            manifest = to_server(archive, load_settings(["--store", target]).store_dsn)
+            target = without_user(target)
+        else:
+            manifest = restore(archive, Path(target))
+    except (BackupError, ValueError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     except KeyboardInterrupt:
         return 130
     if as_json:
         rows = {name: table.rows for name, table in manifest.tables.items()}
-        sys.stdout.write(json.dumps({"data_dir": str(data_dir), "until": str(manifest.until), "rows": rows}) + "\n")
+        sys.stdout.write(json.dumps({"data_dir": target, "until": str(manifest.until), "rows": rows}) + "\n")
         return 0
     for name, table in manifest.tables.items():
         sys.stdout.write(f"{name}: {table.rows} rows\n")
-    sys.stdout.write(f"all that was acknowledged before {manifest.until} is in {data_dir}\n")
+    sys.stdout.write(f"all that was acknowledged before {manifest.until} is in {target}\n")
     return 0
 
 

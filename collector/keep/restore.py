@@ -45,7 +45,7 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
     restored = False
     try:
         manifest = unpack(archive, work)
-        _attach(manifest, work)
+        attach(manifest, work).close()
         os.sync()  # the files of the archive, and those that ClickHouse wrote and moved
         for name in ("settings", "store"):  # the store last: with it, all is there
             if (work / name).exists():
@@ -53,7 +53,7 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
         sync_folder(data_dir)
         restored = True
     except (ClickHouseError, StoreError, OSError) as error:
-        msg = f"{archive} cannot be restored: {_in_one_line(error)}"
+        msg = f"{archive} cannot be restored: {in_one_line(error)}"
         raise BackupError(msg) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -62,7 +62,8 @@ def restore(archive: Path, data_dir: Path) -> Manifest:
     return manifest
 
 
-def _attach(manifest: Manifest, work: Path) -> None:
+def attach(manifest: Manifest, work: Path) -> Store:
+    """Make the store of an unpacked backup, in its folder `store`, and return it open."""
     check_tables(manifest)
     store = Store.open(f"chdb://{(work / 'store').resolve()}")
     try:
@@ -71,8 +72,10 @@ def _attach(manifest: Manifest, work: Path) -> None:
             _attach_table(store, name, manifest.tables[name], work / "tables" / name, columns[name])
             if name == VERSIONS:  # first, so that no part of a newer version is read
                 pending_migrations(store, read_migrations(), "in the backup")
-    finally:
+    except BaseException:
         store.close()
+        raise
+    return store
 
 
 def _attach_table(store: Store, name: str, table: Table, folder: Path, columns: Mapping[str, str]) -> None:
@@ -89,6 +92,6 @@ def _attach_table(store: Store, name: str, table: Table, folder: Path, columns: 
         raise BackupError(msg)
 
 
-def _in_one_line(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
     """ClickHouse's messages have several lines, with bytes of the files that it could not read."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())[:_LONGEST]

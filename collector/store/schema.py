@@ -49,7 +49,7 @@ def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, decoding: Decoding = 
     client, layout = store.client(), store.layout
     schema, migrations = read_schema(sql_dir, decoding), read_migrations(sql_dir)
     database, version = client.query("SELECT currentDatabase(), version()").result_rows[0]
-    _check_version(store, version)
+    check_version(store, version)
     tables, views = layout.tables(schema, database), layout.views(schema)
     closable = (*LANDING_TABLES, *layout.exchanges(schema))
     _check_layout(store)
@@ -73,8 +73,8 @@ def apply_schema(store: Store, *, sql_dir: Path = SQL_DIR, decoding: Decoding = 
         _open_tables(store, closable)
 
 
-def _check_version(store: Store, version: str) -> None:
-    """An older server lacks settings of each insert."""
+def check_version(store: Store, version: str) -> None:
+    """Raise `StoreError` for an older server, which lacks settings of each insert."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_SERVER:
         needed = ".".join(map(str, OLDEST_SERVER))
         msg = f"the server of the store {store.safe_dsn} is ClickHouse {version}; tokentrail needs {needed} or newer"

@@ -182,7 +182,8 @@ def test_variables_are_constants_with_a_docstring():
 def test_commands_and_options_stand_with_their_help():
     made = block("commands")
     assert made.count("\n") == len([*each_command()]) + 2
-    assert "| `tokentrail restore ARCHIVE DATA_DIR` | Make a new data folder from a backup |\n" in made
+    shown = "Print dead letters: why and when each was set aside, and the spans in it"
+    assert f"| `tokentrail dead-letters show NAME` | {shown} |\n" in made
     options = block("options dead-letters check-store")
     assert (
         "| `--data-dir` | `check-store`, `dead-letters list`, `dead-letters show` and `dead-letters replay` |"

@@ -1,6 +1,7 @@
 """The documentation as a site: each page is in it, no link of it is broken, and it needs nothing from elsewhere."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,19 @@ def test_links_to_code_lead_to_the_repository(site):
     links = re.findall(rf'href="{REPOSITORY}(?:blob|tree)/main/([^"#?]*)', (site / "benchmarks.html").read_text())
     assert "benchmarks/results" in links
     assert [path for path in links if not (ROOT / path).exists()] == []
+
+
+def test_a_picture_is_shown_as_its_reader_reads(tmp_path):
+    """In the light or in the dark, where the picture has a file for it."""
+    show = runpy.run_path(str(ROOT / "docs" / "conf.py"))["in_light_and_dark"]
+    show.__globals__["DOCS"] = tmp_path
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "now-dark.png").touch()
+    source = ["![The page Now](images/now.png)\n\n![Other](images/other.png)\n"]
+    show(None, "index", source)
+    light = '<img class="only-light" src="images/now.png" alt="The page Now">'
+    dark = '<img class="only-dark" src="images/now-dark.png" alt="The page Now">'
+    assert source == [f"{light}{dark}\n\n![Other](images/other.png)\n"]
 
 
 def test_a_broken_link_is_an_error(tmp_path):

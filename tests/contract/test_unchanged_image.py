@@ -138,7 +138,7 @@ def test_it_records_and_leaves_the_image_as_it_is(tree, collector, tmp_path, nam
 def test_the_docker_target_lays_out_what_is_tested_here():
     text = (ROOT / "docker" / "Dockerfile").read_text()
     (stage,) = [one for one in text.split("\nFROM ") if one.startswith("build AS build-sdk")]
-    assert "--target /opt/tokentrail ." in stage
+    assert "--target /opt/tokentrail /wheel/*.whl" in stage
     assert "--target /opt/tokentrail/tokentrail/_beside --requirement docker/locks/beside.txt" in stage
     pinned = [
         line.split("==")[0]

@@ -1,7 +1,8 @@
 """Takes pictures of a running collector's dashboard: `python -m tests.dashboard.screenshot --api URL --out FOLDER`.
 
-Writes overview.png, the first screen of the overview (1440 × 800), and request.png, the slowest request of the range.
-Refreshes are off, so that no picture shows a page while it is drawn.
+Writes overview.png and explore.png, the first screens of these pages (1440 × 800), and request.png, the slowest request
+of the range. Each is also written as it looks in the dark (overview-dark.png), which the site shows to those who read
+it so. Refreshes are off, so that no picture shows a page while it is drawn.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 from urllib.parse import urlencode
 
 import httpx
@@ -19,6 +20,8 @@ from tests.dashboard.browser import browsing, settled, streamlit
 
 WIDTH, FIRST_SCREEN, TALLEST = 1440, 800, 2600
 PATIENCE_MS = 240_000
+SCHEMES: Final[dict[Literal["light", "dark"], str]] = {"light": "", "dark": "-dark"}
+"""The endings of the files' names."""
 
 
 def slowest(api: str, window: dict[str, str]) -> str | None:
@@ -46,27 +49,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--api", required=True, help="the collector's API, for example http://127.0.0.1:8080")
     parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
-    parser.add_argument("--start", default="-15m", help="RFC 3339, unix seconds or relative to now")
+    parser.add_argument("--start", default="-15m", help="RFC 3339, unix seconds, or relative to now: --start=-24h")
     parser.add_argument("--end", default="now")
-    parser.add_argument("--dark", action="store_true")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     window = {"start": given.start, "end": given.end}
     trace_id = slowest(given.api, window)
+    if trace_id is None:
+        raise SystemExit(f"no request ended ok from {given.start} to {given.end}: no picture of one")
+    of_range = urlencode({"range": "custom", **window, "refresh": "false"})
+    pages = {
+        "overview": f"/?{of_range}",
+        "explore": f"/explore?{of_range}",
+        "request": f"/request?trace_id={trace_id}&refresh=false",
+    }
     with tempfile.TemporaryDirectory() as folder, streamlit(given.api, Path(folder)) as url, browsing() as browser:
-        scheme: Literal["dark", "light"] = "dark" if given.dark else "light"
-        context = browser.new_context(viewport={"width": WIDTH, "height": FIRST_SCREEN}, color_scheme=scheme)
-        context.set_default_timeout(PATIENCE_MS)
-        page = context.new_page()
-        page.goto(f"{url}/?{urlencode({'range': 'custom', **window, 'refresh': 'false'})}")
-        settled(page)
-        picture(page, given.out / "overview.png", whole=False)
-        if trace_id is None:
-            raise SystemExit(f"no request ended ok from {given.start} to {given.end}: no picture of one")
-        page.goto(f"{url}/request?trace_id={trace_id}&refresh=false")
-        settled(page)
-        picture(page, given.out / "request.png", whole=True)
-        context.close()
+        for scheme, ending in SCHEMES.items():
+            context = browser.new_context(viewport={"width": WIDTH, "height": FIRST_SCREEN}, color_scheme=scheme)
+            context.set_default_timeout(PATIENCE_MS)
+            page = context.new_page()
+            for name, path in pages.items():
+                page.set_viewport_size({"width": WIDTH, "height": FIRST_SCREEN})
+                page.goto(url + path)
+                settled(page)
+                picture(page, given.out / f"{name}{ending}.png", whole=name == "request")
+            context.close()
 
 
 if __name__ == "__main__":

@@ -104,9 +104,9 @@ def test_the_engine_accepts_its_environment(services, stages, monkeypatch):
 
 @pytest.fixture(scope="module")
 def installed(stages, tmp_path_factory):
-    """The content of the wheel that is built from the files that the stage `build` copies, and from no others."""
+    """The content of the wheel that is built from the files that the stage `wheel` copies, and from no others."""
     source, place = tmp_path_factory.mktemp("src"), tmp_path_factory.mktemp("site-packages")
-    for name, destination in from_context(stages["build"]):
+    for name, destination in from_context(stages["wheel"]):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / destination, ignore=shutil.ignore_patterns("__pycache__"))
         else:

@@ -1,9 +1,9 @@
 """ClickHouse's HTTP interface, answered by chDB: a server for tests of the `http://` store.
 
-`python clickhouse_http.py PATH PORT`, in a working directory of its own (chDB keeps format schemas there). It knows
-what clickhouse-connect sends: statements in the body or in `query=`, settings and `param_…` in the query string, gzip,
-lz4 or zstd bodies, long parameters as a form; errors carry ClickHouse's code in a header. Inserts of OTLP wait while
-the working directory has a file `hold`.
+`python clickhouse_http.py PATH PORT [HOST]`, in a working directory of its own (chDB keeps format schemas there).
+It knows what clickhouse-connect sends: statements in the body or in `query=`, settings and `param_…` in the query
+string, gzip, lz4 or zstd bodies, long parameters as a form; errors carry ClickHouse's code in a header. Inserts of OTLP
+wait while the working directory has a file `hold`.
 """
 
 import gzip
@@ -124,11 +124,11 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, path, port, options=""):
+    def __init__(self, path, port, options="", host="127.0.0.1"):
         Path(path).mkdir(parents=True, exist_ok=True)
         self._dsn = f"{path}{options}"
         self._keep = chdb.connect(self._dsn)
-        super().__init__(("127.0.0.1", port), Handler)
+        super().__init__((host, port), Handler)
 
     def run(self, statement, form, settings, values):
         session = chdb.connect(self._dsn)
@@ -153,6 +153,6 @@ def _quoted(value):
 
 
 if __name__ == "__main__":
-    server = Server(sys.argv[1], int(sys.argv[2]))
+    server = Server(sys.argv[1], int(sys.argv[2]), host=(*sys.argv[3:], "127.0.0.1")[0])
     print(f"listening on http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()

@@ -120,11 +120,11 @@ def verify(archive: Path) -> dict[str, Any]:
     return manifest
 
 
-def restore(*, archive: Path, data_dir: Path, as_json: bool = False) -> None:
-    """Make a data folder from a backup, with the collector's own code. Raises ProcessFailed."""
-    command = parts.command("collector.keep", str(archive.absolute()), str(data_dir.absolute()))
+def restore(*, archive: Path, target: str, as_json: bool = False) -> None:
+    """Make a data folder, or the tables of a server, from a backup. Raises ProcessFailed."""
+    command = parts.command("collector.keep", str(archive.absolute()), target)
     if _run([*command, *_json(wanted=as_json)]):
-        raise ProcessFailed(f"{data_dir} was not made")
+        raise ProcessFailed(f"{without_user(target)} was not made")
 
 
 def check_store(data_dir: Path, *, set_aside: bool, as_json: bool = False) -> int:

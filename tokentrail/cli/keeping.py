@@ -21,6 +21,11 @@ def data_folder(text: str | Path) -> Path:
         raise typer.BadParameter(str(error)) from error
 
 
+def place_to_restore(text: str) -> str:
+    """A folder, as `data_folder` makes it, or the address of a server, as it is."""
+    return text if text.startswith(("http://", "https://")) else str(data_folder(text).absolute())
+
+
 dead_letters = typer.Typer(help="Acknowledged payloads that the collector's store refused.", **HELP)
 DataDir = Annotated[
     Path,
@@ -144,15 +149,24 @@ def restore(
     archive: Annotated[
         Path, typer.Argument(help="A file that `tokentrail backup` wrote.", exists=True, dir_okay=False)
     ],
-    data_dir: Annotated[
-        Path, typer.Argument(parser=data_folder, metavar="DATA_DIR", help="A new folder, to start a collector with.")
+    target: Annotated[
+        str,
+        typer.Argument(
+            parser=place_to_restore,
+            metavar="DATA_DIR",
+            help="A new folder, to start a collector with. Or http(s)://USER@HOST:8123/DATABASE: a server's"
+            " database that has no tables of tokentrail.",
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Make a new data folder from a backup."""
+    """Make a new data folder from a backup, or copy the backup to a ClickHouse server.
+
+    See docs/storage.md#from-the-embedded-store-to-a-server.
+    """
     from tokentrail.cli import backup as backup_
 
     try:
-        backup_.restore(archive=archive, data_dir=data_dir, as_json=as_json)
+        backup_.restore(archive=archive, target=target, as_json=as_json)
     except ProcessFailed as failure:
         fail(failure)

@@ -179,7 +179,7 @@ def test_a_restore_that_is_stopped_leaves_nothing_also_when_it_is_told_twice(
                 signal.raise_signal(number)
         remove(folder, **options)
 
-    monkeypatch.setattr("collector.keep.restore._attach", attach)
+    monkeypatch.setattr("collector.keep.restore.attach", attach)
     monkeypatch.setattr("collector.keep.restore.shutil.rmtree", removed)
     assert restore_main([str(archive), str(tmp_path / "new")]) == 130
     assert not (tmp_path / "new").exists()
@@ -207,7 +207,7 @@ while True:
 @pytest.mark.parametrize(
     "command",
     [
-        lambda folder: restore(archive=folder / "b.tar", data_dir=folder / "new"),
+        lambda folder: restore(archive=folder / "b.tar", target=str(folder / "new")),
         lambda folder: check_store(folder, set_aside=False),
     ],
     ids=["restore", "check-store"],

@@ -9,6 +9,7 @@ import pytest
 from collector.keep.__main__ import main as restore_command
 from collector.keep.archive import BackupError, Manifest, pack, unpack
 from collector.keep.restore import restore
+from collector.store.store import Store
 from tests.collector.keep.archives import rewrite, run_restore
 from tests.support import forked
 from tokentrail.cli.backup import verify
@@ -69,12 +70,13 @@ def test_a_restored_store_is_on_the_disk_before_it_is_in_its_place_where_it_come
     def attach(_, work):
         (work / "store").mkdir()
         done.append("attached")
+        return Store(f"chdb://{work / 'store'}")
 
     def moved(path, to):
         done.append(path.name)
         return replace(path, to)
 
-    monkeypatch.setattr("collector.keep.restore._attach", attach)
+    monkeypatch.setattr("collector.keep.restore.attach", attach)
     monkeypatch.setattr("collector.keep.restore.sync_folder", lambda folder: done.append(f"synced {folder.name}"))
     monkeypatch.setattr(os, "sync", lambda: done.append("synced"))
     monkeypatch.setattr(Path, "replace", moved)

@@ -1,0 +1,107 @@
+"""A backup of an embedded store becomes the store of a server: all of its rows, or no table."""
+
+import pytest
+
+from collector.keep import to_server
+from collector.keep.archive import BackupError
+from collector.store.store import Store
+from tests.collector.keep.archives import run_restore
+from tests.collector.rows import NOW, SECOND
+from tests.support.clickhouse_server import Server
+from tests.support.collector import Collector
+
+AT_ONCE = "mutations_sync = 2, lightweight_deletes_sync = 2"
+TOKENS = "SELECT arraySort(groupArray((toString(minute), token_index, hex(request_key)))) FROM tokens"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("server"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def address(server):
+    """A database without tables: the server of the tests knows only one."""
+    yield f"{server.url}/default"
+    store = Store.open(f"{server.url}/default")
+    for name in tables(store):
+        store.client().command(f"DROP TABLE IF EXISTS `{name}` SYNC")
+    store.close()
+
+
+def tables(store):
+    return [name for (name,) in store.query("SHOW TABLES").result_rows]
+
+
+def backed_up(backups, path):
+    path.write_bytes(b"".join(backups.make()))
+    return path
+
+
+def test_a_collector_goes_on_with_the_rows_on_the_server(rows, store, backups, address, tmp_path):
+    for ended in (NOW - 2 * SECOND, NOW - SECOND):
+        rows.request(ended=ended, trace_id="ab" * 16)
+    again = "INSERT INTO tokens (minute, trace_id, request_span_id, token_index, duration_us, step) SELECT minute, "
+    again += "trace_id, request_span_id, token_index, duration_us, step FROM tokens WHERE token_index = 2"
+    store.client().command(again)  # a part with the rows of another one
+    store.client().command("DELETE FROM tokens WHERE token_index = 1 SETTINGS lightweight_deletes_sync = 2")
+    had = store.query(TOKENS).result_rows
+    copied = run_restore(backed_up(backups, tmp_path / "b.tar"), address)
+    assert copied.returncode == 0, copied.stderr
+    assert f"before 2026-11-21T09:59:55Z is in {address}" in copied.stdout
+    on_server = Store.open(address)
+    assert on_server.query(TOKENS).result_rows == had
+    assert len(had[0][0]) == 3, "two equal tokens, and none of the one that was deleted"
+    versions = "SELECT version, digest FROM schema_version"
+    assert on_server.query(versions).result_rows == store.query(versions).result_rows
+    again = run_restore(tmp_path / "b.tar", address)
+    assert again.returncode == 1
+    assert "has tables of tokentrail already (" in again.stderr
+    assert on_server.query(TOKENS).result_rows == had, "the store is left as it was"
+    on_server.close()
+    with Collector(tmp_path / "data", store=address) as collector:
+        found = collector.get("/api/v1/summary?start=2026-11-21T09:00:00Z&end=2026-11-21T10:00:00Z").json()
+    assert found["requests"]["total"] == 2
+
+
+@pytest.mark.parametrize("fault", ["before", "rows", "content"])
+def test_a_copy_that_fails_leaves_no_table(fault, store, archive, address, monkeypatch):
+    """The tables' rows are in this process's store, as a backup's would be."""
+    manifest = type("", (), {"tables": dict.fromkeys(["schema_version", "tokens"])})
+    on_server = Store.open(address)
+    copied = to_server._copied
+
+    def lost(embedded, server, name):
+        if fault == "before":
+            raise OSError("the server is gone")
+        yield from copied(embedded, server, name)
+        if name == "tokens":
+            change = "DELETE FROM tokens" if fault == "rows" else "ALTER TABLE tokens UPDATE duration_us = 8"
+            server.client().command(f"{change} WHERE token_index = 1 SETTINGS {AT_ONCE}")
+
+    monkeypatch.setattr(to_server, "_copied", lost)
+    words = {"before": "is gone", "rows": "has 3 rows in the backup and 2 on", "content": "which are not the same"}
+    with pytest.raises((BackupError, OSError), match=words[fault]):
+        to_server._copy(store, on_server, manifest)
+    assert tables(on_server) == []
+    on_server.close()
+
+
+def test_parts_are_copied_in_pieces(store, address, monkeypatch):
+    monkeypatch.setattr(to_server, "_ROWS", 2)
+    store.client().command(
+        "INSERT INTO tokens (minute, trace_id, request_span_id, token_index, duration_us, step)"
+        " SELECT '2026-11-20 10:00:00', unhex(repeat('cd', 16)), 'abcdefgh', number, 7, 1 FROM numbers(5)"
+    )
+    on_server = Store.open(address)
+    to_server._copy(store, on_server, type("", (), {"tables": dict.fromkeys(["schema_version", "tokens"])}))
+    assert on_server.query(TOKENS).result_rows == store.query(TOKENS).result_rows
+    on_server.close()
+
+
+def test_a_server_that_is_away_is_named_without_its_password(tmp_path):
+    with pytest.raises(BackupError, match=r"cannot open the store http://name:…@127\.0\.0\.1:9/default"):
+        to_server.to_server(tmp_path / "b.tar", "http://name:secret@127.0.0.1:9/default")
