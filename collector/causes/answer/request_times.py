@@ -185,8 +185,8 @@ def read_judged(reader: Reader, window: Window, cells: Cells) -> Explained:
 
 def one_in_judged(reader: Reader, window: Window) -> int:
     """Of so many requests of a window with causes one is read, that `MOST_JUDGED` are or about as many."""
-    counted = reader.queries.row("explain_count", {"filter": of_causes(window)}, **window.bounds)
-    return one_in(counted["n"], MOST_JUDGED)
+    n = reader.queries.count("causes", "ended_in_window", of_causes(window), **window.bounds)
+    return one_in(n, MOST_JUDGED)
 
 
 def _read_rows(reader: Reader, window: Window, cells: Cells, every: int, chosen: Fragment) -> Explained:

@@ -131,7 +131,8 @@ class Told(Queries):
 
     def columns(self, query, fragments=None, /, **parameters):
         self.asked += 1
-        assert (query, parameters) == ("requests_by_hour", {"partition": "20261121"})
+        assert (query, parameters) == ("rows_by_hour", {"partition": "20261121"})
+        assert fragments == {"table": Fragment("requests"), "time": Fragment("end")}
         return {"hour": [*self.by_hour], "n": [*self.by_hour.values()]}
 
 
