@@ -1,10 +1,12 @@
 """The figures of the README and of pages of docs/ are those of the committed results."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import BENCHMARKS
 from benchmarks.differences import PLANTED
 
 ROOT = Path(__file__).parents[2]
@@ -323,3 +325,11 @@ def test_what_hedging_is_told_and_what_it_does(begins, kind):
 def test_cost_of_time_outs():
     cost = f"{numbers('timeouts')['cpu_ms_1m']:.0f} ms of CPU after its rows have been read"
     assert cost in (ROOT / "docs" / "timeouts.md").read_text()
+
+
+def test_a_benchmark_is_run_by_make_bench_or_named_by_a_page():
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "tests/data/README.md", ROOT / "Makefile"]
+    text = "\n".join(file.read_text() for file in pages)
+    commands = {file.stem for file in (ROOT / "benchmarks").glob("[a-z]*.py") if "typer.run(" in file.read_text()}
+    named = {name for name in commands if re.search(rf"benchmarks[./]{name}\b", text)}
+    assert commands - {*BENCHMARKS} - named == set()
