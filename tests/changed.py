@@ -1,4 +1,4 @@
-"""`python -m tests.changed`, `make test-changed`: the tests that reach what differs from `main`, in 60 s of CPU at most.
+"""`python -m tests.changed`, `make test-changed`: the tests that reach what differs from `main`, in a minute of CPU.
 
 A test reaches a function that differs if it enters it, as a run with tests/reached.py learned (tests/mutants.py makes
 and keeps the same map). A constant or a field is reached by what enters the functions that mention it, an SQL file by
