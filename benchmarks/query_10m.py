@@ -110,6 +110,7 @@ QUESTIONS = {
     "incidents_15m": Question("incidents", {}),
     "explain_15m": Question("explain", {}),
     "explain_1m": Question("explain", MILLION),
+    "timeouts_1m": Question("timeouts", MILLION),
     "explain_1m_without_each": Question("explain", MILLION | {"without": PARTS[:-1]}),
     "heatmap": Question("heatmap", LONG | {"metric": "ttft"}),
     "differences_1m": Question("differences", MILLION),

@@ -54,8 +54,6 @@ _OF_A_LAW_S = 30.0
 OF_PROCESSES = {"processes": "processes", "engines": "engines", "cold_starts": "cold_starts", "samples": "processes",
                 "incidents": "incidents"}  # fmt: skip
 """What an admin asks, and the list in which the good tenant's processes are."""
-OF_ONE_NAME = {"attainment", "ttft_p99_s", "output_tokens_per_s"}
-"""What `/processes` counts by the name of an instance: an admin, who sees two processes of one name, is told null."""
 OF_THE_MOMENT = re.compile(
     r"_(created|timestamp_seconds)$|_(cause|culprit|held_up)_|^tokentrail_slo_(attainment|budget|burn|exhaustion)"
 )
@@ -127,8 +125,7 @@ class Side:
         for path, name in OF_PROCESSES.items():
             rows = self.ask(f"{path}?{times}", self.admin)[name]
             own = [row for row in rows if row["process_tenant"] == GOOD]
-            shown = [{name: value for name, value in row.items() if name not in OF_ONE_NAME} for row in own]
-            found[f"admin: {path}"] = _without_moments(shown)
+            found[f"admin: {path}"] = _without_moments(own)
         return found
 
 

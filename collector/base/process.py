@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 T = TypeVar("T")
+PROCESS: Final = "process"
+"""The dimension of requests by their engine process, which the columns of `Process` tell together."""
+_BETWEEN: Final = "\0"
 
 
 class Process(NamedTuple):
@@ -26,6 +29,16 @@ class Process(NamedTuple):
     def of_all_tenants(self) -> Process:
         """The process of this name that belongs to all tenants. What it tells holds for a tenant's requests too."""
         return self._replace(process_tenant="")
+
+    @classmethod
+    def of_joined(cls, names: str) -> Process:
+        """The process whose names `joined` has put together."""
+        return cls(*names.split(_BETWEEN, 2))
+
+    @property
+    def joined(self) -> str:
+        """Its names as one text, as `column_of("process")` has them."""
+        return _BETWEEN.join(self)
 
     @property
     def title(self) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.ask.queries import Queries
-from collector.base.process import Process
+from collector.base.process import PROCESS, Process
 from collector.slo.cells import Cells
 from collector.slo.judged import Judged
 from collector.slo.model import LabelRule, Promise, Thresholds
@@ -110,6 +110,8 @@ class InFlight:
 
     def values(self, dimension: str) -> list[str]:
         """The value of each request in a column, or of the label that `label.NAME` names; '' without it."""
+        if dimension == PROCESS:
+            return [process.joined for process in self.processes]
         if not dimension.startswith(LABEL):
             return [*self.columns[dimension]]
         return [labels.get(dimension.removeprefix(LABEL), "") for labels in self.columns["labels"]]

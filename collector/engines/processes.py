@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
@@ -12,7 +12,7 @@ import numpy as np
 from collector.ask.times import DAY_NS, SECOND_NS, rfc3339
 from collector.ask.window import Window
 from collector.base.answer import Answer
-from collector.base.process import Process
+from collector.base.process import PROCESS, Process
 from collector.count import samples
 from collector.count.answers import WindowOut
 from collector.count.evaluation import Counted, count_by, open_requests, process_filter
@@ -84,7 +84,7 @@ def processes(reader: Reader, window: Window, vantage: Sequence[str]) -> Process
     told = WindowOut.of(window, reader.complete_ns)
     known = processes_of(signs_of_life(reader, window))
     known += only_sampled(known, samples.sampled(reader, window, ("up", "running")))
-    read = _Read(reader, window, vantage, known)
+    read = _Read(reader, window, vantage)
     rows = [read.numbers(one) for one in known]
     rows.sort(key=lambda one: ("hangs", "lost").index(one.state) if one.state in ("hangs", "lost") else 2)
     return Processes(window=told, step_s=read.step_ns / SECOND_NS, processes=rows[:MOST], processes_total=len(rows))
@@ -93,7 +93,7 @@ def processes(reader: Reader, window: Window, vantage: Sequence[str]) -> Process
 class _Read:
     """What was read of all processes of a window."""
 
-    def __init__(self, reader: Reader, window: Window, vantage: Sequence[str], known: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, reader: Reader, window: Window, vantage: Sequence[str]) -> None:
         self._window = window
         self.step_ns = max(1, -(-(window.end_ns - window.start_ns) // POINTS))
         of_process = {"process_filter": process_filter(window)}
@@ -106,20 +106,17 @@ class _Read:
         self._batches: dict[Process, list[dict[str, Any]]] = defaultdict(list)
         for row in reader.queries.rows("process_batches", of_process, **window.bounds, step_ns=self.step_ns):
             self._batches[Process.of(row)].append(row)
-        shared = Counter(one["instance"] for one in known)
-        groups = count_by(reader, window, vantage, reader.slos, "instance", MOST)
-        latencies = exact_by(reader, groups.window, "instance")
+        groups = count_by(reader, window, vantage, reader.slos, PROCESS, MOST)
+        latencies = exact_by(reader, groups.window, PROCESS)
         self._requests = {
-            instance: (counted, latencies.get(instance, {}).get("ttft"))
-            for instance, counted in groups.by_value.items()
-            if shared[instance] == 1  # else the requests of several processes are together
+            names: (counted, latencies.get(names, {}).get("ttft")) for names, counted in groups.by_value.items()
         }
 
     def numbers(self, row: Mapping[str, Any]) -> ProcessNumbers:
         """The numbers of one process."""
         process = Process.of(row)
         cache, steps = self._caches.get(process, Cache()), self._steps.get(process)
-        counted, ttft = self._requests.get(process.instance, (None, None))
+        counted, ttft = self._requests.get(process.joined, (None, None))
         state, since_ns = self._state(process, row["last_seen_ns"])
         p50, p99 = steps["quantiles"] if steps else (None, None)
         return ProcessNumbers(

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 from collector.ask.slices import slices
 from collector.ask.window import Window
 from collector.base.answer import Answer
-from collector.base.process import Process
+from collector.base.process import PROCESS, Process
 from collector.count import samples
 from collector.count.evaluation import open_requests, process_filter
 from collector.count.population import read_ended
@@ -23,8 +23,6 @@ from tokentrail.shared.parameters import Dimension
 GroupColumn = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage", "instance"]
 """The columns of `Dimension`, and the engine process."""
 assert set(get_args(GroupColumn)) == {*get_args(Dimension), "instance"}
-_APART: Final = "\0"
-_KEY: Final = Fragment(f"concat({', char(0), '.join(Process._fields)})")
 _IS_ONE: Final = f"({', '.join(Process._fields)}) IN {{group_processes:Array(Tuple(String, String, String))}}"
 
 
@@ -70,12 +68,12 @@ def groups_of(reader: Reader, window: Window, column: str, most: int, *, of_proc
 
 def _requests(reader: Reader, window: Window, column: str) -> Counter[str | Process]:
     """How many requests have each value, of those that ended and those that have not."""
-    key = _KEY if column == "instance" else column_of(column, "group_by")
+    key = column_of(PROCESS if column == "instance" else column, "group_by")
     parts = slices([window.end_ns, window.start_ns])
     ended = read_ended(reader.queries, window.filter, Cells(()), parts, group=key)
     sizes: Counter[str | Process] = Counter()
     for value, n in zip(ended.group.tolist(), ended.n.tolist(), strict=True):
-        sizes[Process(*value.split(_APART, 2)) if column == "instance" else value] += n
+        sizes[Process.of_joined(value) if column == "instance" else value] += n
     in_flight = open_requests(reader, window)
     sizes.update(in_flight.processes if column == "instance" else in_flight.values(column))
     return sizes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from collector.base.process import PROCESS, Process
 from collector.slo.model import LabelRule, Promise
 from collector.sql.fragment import Fragment, all_of, merged
 from tokentrail.shared.parameters import LABEL
@@ -29,7 +30,12 @@ def parameter(prefix: str, column: str, place: int) -> str:
 
 
 def column_of(dimension: str, prefix: str) -> Fragment:
-    """SQL: a column of a request, or the label that `label.NAME` names; '' for a request without it."""
+    """SQL: a column of a request, or the label that `label.NAME` names; '' for a request without it.
+
+    `process` is the names of its engine process, as `Process.joined`.
+    """
+    if dimension == PROCESS:
+        return Fragment(f"concatWithSeparator(char(0), {', '.join(Process._fields)})")
     if not dimension.startswith(LABEL):
         return Fragment(dimension)
     name = f"{prefix}_name"

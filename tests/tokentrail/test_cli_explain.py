@@ -207,10 +207,11 @@ def test_what_else_is_told(change, line):
     [
         ("others' prompts", ["others_prompts"], [culprit("request", "abcd, 60", 0.8), culprit("tenant", "a", 0.95)],
          "others' prompts, most of it abcd, 60 of tenant a"),
-        ("others' prompts", ["others_prompts"], [culprit("request", "abcd", 0.1), culprit("tenant", "a", 0.6)],
-         "others' prompts, 60 % of it tenant a's"),
-        ("waiting for KV", ["wait_kv"], [culprit("tenant", "a", 0.6)],
-         "waiting for KV: tenant a had 60 % of the KV blocks"),
+        ("others' prompts", ["others_prompts"], [culprit("request", "abcd", 0.1), culprit("tenant", "a", 0.7)],
+         "others' prompts, 70 % of it tenant a's"),
+        ("waiting for KV", ["wait_kv"], [culprit("tenant", "a", 0.67)],
+         "waiting for KV: tenant a had 67 % of the KV blocks"),
+        ("waiting for KV", ["wait_kv"], [culprit("tenant", "a", 0.66), culprit("tenant", "b", 0.34)], "waiting for KV"),
         ("waiting for a place", ["wait_batch"], [culprit("tenant", "a", 0.4), culprit("tenant", "b", 0.35)],
          "waiting for a place"),
         ("stall", ["stall"], [PROCESS], "stall in both-z1-0"),
@@ -226,9 +227,9 @@ def test_a_cause_in_words(name, causes, culprits, words):
 def test_the_second_cause_is_joined_by_what_it_is():
     both = [group("waiting for KV", ["wait_kv"], 9.0, 0.6), group("cold start", ["cold_start"], 6.0, 0.4)]
     assert lines(ANSWER | {"groups": both})[1] == "Cause: waiting for KV, and cold start."
-    held = [part("wait_kv", "waiting for KV", 6.0, 0.4, culprits=[culprit("tenant", "a", 0.6)])]
+    held = [part("wait_kv", "waiting for KV", 6.0, 0.4, culprits=[culprit("tenant", "a", 0.7)])]
     told = lines(ANSWER | {"parts": held, "groups": [both[1] | {"excess_s": 10.0}, both[0]]})[1]
-    assert told == "Cause: cold start, while waiting for KV: tenant a had 60 % of the KV blocks."
+    assert told == "Cause: cold start, while waiting for KV: tenant a had 70 % of the KV blocks."
 
 
 def test_the_same_requests_are_left_out_once():
@@ -244,7 +245,7 @@ def test_the_same_requests_are_left_out_once():
 
 
 @pytest.mark.parametrize(
-    ("share", "more", "is_told"), [(0.5, {}, True), (0.4, {}, False), (0.4, {"requests": 120, "within_s": 1.2}, True)]
+    ("share", "more", "is_told"), [(0.67, {}, True), (0.6, {}, False), (0.4, {"requests": 120, "within_s": 1.2}, True)]
 )
 def test_a_tenant_with_its_usual_part_is_not_told_as_worth_leaving_out(share, more, is_told):
     """Fewer requests of anybody make a queue shorter."""

@@ -28,8 +28,8 @@ _LEAST_TOLD: Final = 0.1
 """A cause of the headline has at least this share."""
 _MOST_TOLD: Final = 2
 _LEAST_MOST: Final = 0.3
-_LEAST_TENANT: Final = 0.5
-"""A tenant of the headline has as much of it as all others together, at least: each has its usual part in any queue."""
+_LEAST_TENANT: Final = 2 / 3
+"""A tenant of the headline has twice as much of it as all others together: each has its usual part in any queue."""
 _MOST_NAMED: Final = 3
 _PER_CENT: Final = 100
 _LEAST_POINTS: Final = 0.5
@@ -172,12 +172,12 @@ def _is_worth_telling(answer: Json, group: Json) -> bool:
 def culprits_without(answer: Json) -> dict[str, Json]:
     """The culprits that a replay left out, by their names in a sentence; each once.
 
-    Of tenants those that sent a burst or had half of some cause: fewer requests of anybody make any queue shorter.
+    Of tenants those that sent a burst or had most of some cause: fewer requests of anybody make any queue shorter.
     """
     known = [one for part in answer["parts"] for one in part["culprits"]]
     bursts = {one["name"] for one in known if one.get("within_s") is not None}
-    half = {one["name"] for one in known if one["by"] != "tenant" or (one["share"] or 0.0) >= _LEAST_TENANT}
-    return {_its_requests(one, bursts): one for one in known if one["without"] and one["name"] in half | bursts}
+    most = {one["name"] for one in known if one["by"] != "tenant" or (one["share"] or 0.0) >= _LEAST_TENANT}
+    return {_its_requests(one, bursts): one for one in known if one["without"] and one["name"] in most | bursts}
 
 
 def _its_requests(culprit: Json, bursts: Collection[str]) -> str:

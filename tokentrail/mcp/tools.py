@@ -17,6 +17,7 @@ from tokentrail.cli.api import Api, NoSuchRequest, list_of, other_form
 from tokentrail.cli.explained import lines
 from tokentrail.mcp.arguments import Filters, Side, Time, calls, given, of_links
 from tokentrail.mcp.bounds import bounded, known, without, written
+from tokentrail.mcp.explained import explained
 from tokentrail.shared.connection import OTHER_FORM, ConnectionSettingError, in_words, way_out
 from tokentrail.shared.formatting import one_line, without_user
 from tokentrail.shared.parameters import Cause, Sort, Status, Threshold, Verdict
@@ -35,9 +36,6 @@ _OF_A_ROW: Final = (
 """Fields of a request that a list has. The tool `request` has all."""
 _DRAWN: Final = ("tokens", "steps", "events_total", "steps_total")
 """Parts of a request that only a drawing needs."""
-
-_TWICE: Final = ("groups", "typical", "models", "by_model", "unexplained_s", "wrong")
-"""Fields of `/explain` that are sums of its parts, that only a page draws, or that its `text` has."""
 
 _SAME_VERSION: Final = (
     "install the same version of the collector and of tokentrail mcp, which tokentrail doctor compares"
@@ -70,16 +68,6 @@ def _lead_on(incident: dict[str, Any], last: str, filters: Filters | None) -> di
         *(calls("explain", _options(**burn), filters) if incident["slo"] else ()),
     ]
     return without(incident, ("requests",)) | {"next": following}
-
-
-def _explained(answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer of `/explain` without what says the same twice, or nothing: what is not known is absent."""
-    parts = [
-        without(part, ("exemplars",)) | {"examples": [one["trace_id"] for one in part["exemplars"]]}
-        for part in answer["parts"]
-    ]
-    told = known(without(answer, _TWICE) | {"parts": parts})
-    return {name: value for name, value in told.items() if value is not False}
 
 
 def _waited(answer: dict[str, Any]) -> dict[str, Any]:
@@ -244,7 +232,7 @@ class Tools:
             *(call for of in (list_of(answer),) if of for call in calls("requests", of, filters)),
             *calls("differences", asked | _options(metric=metric), filters),
         ]
-        return written({"text": lines(answer)} | _explained(answer) | {"next": following})
+        return written({"text": lines(answer)} | explained(answer) | {"next": following})
 
     def differences(
         self,
@@ -277,6 +265,8 @@ class Tools:
         """Compare two sets of requests like for like, with 95 % intervals: two variants, models or times."""
         window = {"start": start, "end": end} if at is None else {"at": at, "span": span}
         sides = {**given(a, "a."), **given(b, "b.")}
+        if not sides and at is None:
+            raise ToolError('say how the sides differ: a={"variant": ["old"]} and b={"variant": ["new"]}, or at="-1h"')
         return written(self._ask(ctx, "compare", **window, **sides, **given(filters)))
 
     def check(

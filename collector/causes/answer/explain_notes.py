@@ -16,7 +16,8 @@ _LATE = "it takes up to two minutes, and longer after an outage; a collector wit
 def missing(chosen: int, explained: int, levels: Sequence[LevelOut]) -> str | None:
     """Of how many chosen requests the causes are not known, of so many whose causes were read."""
     if explained and all(level.level == "none" for level in levels):
-        return f"the engines tell neither phases nor steps of these requests. {levels[0].more}"
+        more = f". {levels[0].more}" if levels[0].more else ""
+        return f"the engines tell neither phases nor steps of these requests{more}"
     if not (n := chosen - explained):
         return None
     if explained:

@@ -80,6 +80,8 @@ class Replays:
     @property
     def out(self) -> ReplayOut:
         """What was replayed, once the causes were asked for."""
+        good = "" if self.attainment is None else f"; {percent(self.attainment)} of these {len(self.good)} were good"
+        shortened = f"{self.shortened}{good}" if self.shortened else ""
         late = "there was no time to replay all, so some causes have the first order" if self._late else ""
         return ReplayOut(
             start=rfc3339(self.window.start_ns),
@@ -87,7 +89,7 @@ class Replays:
             requests=len(self.good),
             unknown=self.unknown,
             attainment=self.attainment,
-            note="; ".join(filter(None, (self.shortened, late))) or None,
+            note="; ".join(filter(None, (shortened, late))) or None,
         )
 
     @property

@@ -31,6 +31,28 @@ def test_kv_is_the_newest_step_and_the_windows_sums(api, rows):
     assert [found["no-steps"][name] for name in named] == [None, None, None, 1]
 
 
+def test_processes_of_one_name_have_each_the_numbers_of_its_own_requests(api, rows):
+    """StatefulSets of two services, and those of two tenants, name their pods alike."""
+    served = {
+        ("chat", "acme"): (4, SECOND // 10, "ok"),
+        ("chat", "globex"): (2, SECOND, "error"),
+        ("code", ""): (3, SECOND // 5, "ok"),
+    }
+    for (service, tenant), (n, ttft, status) in served.items():
+        for i in range(n):
+            rows.request(
+                service=service, instance="vllm-0", process_tenant=tenant, slo_class="chat", status=status,
+                ttft_ns=ttft if status == "ok" else None, tpot_ns=1.0, ended=NOW - (i + 1) * SECOND, output_tokens=10,
+            )  # fmt: skip
+    rows.open(service="code", instance="vllm-0", start=NOW - 2 * SECOND, seen=NOW - SECOND)
+    found = {(one["service"], one["process_tenant"]): one for one in api("processes")["processes"]}
+    assert found.keys() == served.keys()
+    told = {key: (one["requests"], one["attainment"], one["ttft_p99_s"]) for key, one in found.items()}
+    assert told == {("chat", "acme"): (4, 1, 0.1), ("chat", "globex"): (2, 0, None), ("code", ""): (3, 1, 0.2)}
+    assert {key: one["in_flight"] for key, one in found.items()} == {key: int(key[0] == "code") for key in served}
+    assert all(one["output_tokens_per_s"] for one in found.values())
+
+
 def test_an_old_step_says_nothing_of_now(api, rows):
     rows.step(start=NOW - 60 * SECOND - 1, kv_blocks_used=60, kv_blocks_total=64, running=9, waiting=1)
     (engine,) = api("processes")["processes"]

@@ -17,6 +17,7 @@ from tests.collector.rows import SECOND
 from tests.support.keys import access_to, add_key
 from tests.support.simulated_engine import MS, Faults, Law, Load, S, chats, run
 from tests.support.stored_run import StoredRun
+from tokentrail.shared.formatting import percent
 
 LIMITS = {"ttft": 150 * MS, "tpot": 20 * MS}
 ASKED = {"ttft": "150ms", "tpot": "20ms", "replay": True}
@@ -132,8 +133,11 @@ def test_of_many_requests_the_newest_are_replayed(put, explain, frozen, monkeypa
     monkeypatch.setattr(replayed, "MOST_REPLAYED", 120)
     seen = explain()["replay"]
     assert seen["requests"] == 120
-    assert seen["note"] == "only the newest requests are replayed: at most 120 of the processes, and those of an hour"
     good = frozen.good(**LIMITS)[np.argsort(frozen.requests["end"])][-120:]
+    assert seen["note"] == (
+        "only the newest requests are replayed: at most 120 of the processes, and those of an hour; "
+        f"{percent(good.mean())} of these 120 were good"
+    )
     assert seen["attainment"] == pytest.approx(good.mean())
     assert seen["start"] > explain()["window"]["start"]
 

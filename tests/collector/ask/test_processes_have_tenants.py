@@ -18,6 +18,15 @@ OF_NAMES = {
     "(-(one.longest_wait_s or 0), one.service, one.instance)": "an order, and no key",
     "(target.url, target.service, target.instance)": "of pages that are scraped: the address tells them apart",
 }
+OF_IDS = {
+    "sql/schema/40_stored_once.sql": "a prefilter by ids; what holds it compares the tenants too",
+    "incidents/queries/eviction_runs.sql": "likewise",
+    "ask/sql/reported_once.sql": "a client's row and its server's may be of two tenants (SECURITY.md)",
+    "engines/queries/process_timeline_phases.sql": "of one process, whose tenant is a condition beside it",
+}
+IDS = re.compile(
+    r"\(((?:\w+, )*trace_id, (?:request_)?span_id(?:, [\w.$]+)*)\) (?:NOT )?IN\b|\bUSING \(([^)]*trace_id[^)]*)\)"
+)
 GROUPS = re.compile(
     r"\b(?:GROUP BY|PARTITION BY|LIMIT \d+ BY)\b(.*?)(?=\b(?:HAVING|ORDER|LIMIT|ROWS|SETTINGS|WHERE)\b|$|\n\n)",
     re.DOTALL,
@@ -34,6 +43,17 @@ def test_sql_that_groups_by_service_groups_by_its_tenant():
         if KEYS.search(groups) and "process_tenant" not in groups
     }
     assert found == WITHOUT_PROCESSES.keys()
+
+
+def test_requests_are_looked_up_by_their_ids_and_a_tenant():
+    """Another tenant may send the same ids: they choose no rows of it, keep none out and are joined with none."""
+    found = {
+        str(path.relative_to(ROOT))
+        for path in ROOT.rglob("*.sql")
+        for ids in IDS.findall(re.sub(r"--.*", "", path.read_text()))
+        if not re.search(r"tenant|\$parts\.process\b", "".join(ids))
+    }
+    assert found == OF_IDS.keys()
 
 
 def test_a_key_that_has_a_service_has_its_tenant():

@@ -355,6 +355,7 @@ def test_sums_are_of_the_tenant_alone(answer):
         ("status", {"filters": {"label": {"region": "eu"}}}, "there is no label; there are model, "),
         ("status", {"filters": "acme"}, "filters: write an object"),
         ("check", {}, "slo is missing"),
+        ("compare", {"a": {}}, """say how the sides differ: a={"variant": ["old"]}"""),
     ],
 )
 def test_what_is_wrong_is_told_in_the_collectors_words(answer, tool, arguments, told):
