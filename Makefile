@@ -108,6 +108,10 @@ test-fast: setup  ## run the tests that start no process, store, browser or real
 test-stores: setup  ## run those of test-fast, and the tests that open a store in their own process
 	$(PYTEST) -m 'not slow or store' $(PYTEST_ARGS)
 
+# CHANGED="--base HEAD~3 -x": since another commit, and what else pytest takes. The first time, all tests run once to learn which enter what.
+test-changed: setup  ## run the tests that enter what differs from main, a minute of CPU
+	$(BIN)/python -m tests.changed $(CHANGED)
+
 # CLOCKS="--only midnight tests/collector/api/test_goodput.py" names one moment and one file.
 test-clocks: setup system  ## run the tests that read a clock at the ends of hours, days and months, and with old fixtures (needs cc)
 	$(BIN)/python -m tests.clocks $(CLOCKS)
