@@ -146,26 +146,24 @@ def test_speed_of_the_engine(begins, kind, places):
     assert ratio == " / ".join(f"{n[f'{kind}_batch_{batch}_context_32_ratio']:.{places}f}×" for batch in (1, 8))
 
 
-@pytest.mark.parametrize(("result", "place"), [("engine_decode", 0), ("engine_decode_avx2", 1)])
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
-def test_speed_of_the_engine_by_context(result, place, kind):
-    n = numbers(result)
-    tables = [cells for cells in rows(f"{kind} | ", "docs/engine.md") if len(cells) == 9]
+def test_speed_of_the_engine_by_context(kind):
+    n = numbers("engine_decode")
+    (found,) = [cells for cells in rows(f"{kind} | ", "docs/engine.md") if len(cells) == 9]
     steps = [f"{kind}_batch_{batch}_context_{context}" for batch, context in ((1, 32), (1, 1024), (1, 3072), (8, 32))]
     cells = [f"{n[f'{step}_ms']:.0f} ms, {n[f'{step}_ratio']:.2f}×" for step in steps]
     cells += [f"{n[f'{step}_prefill_ratio']:.2f}×" for step in steps[:3]]
-    assert tables[place] == [kind, f"{n[f'{kind}_weight_bytes'] / 1e6:.0f}", *cells]
+    assert found == [kind, f"{n[f'{kind}_weight_bytes'] / 1e6:.0f}", *cells]
 
 
-@pytest.mark.parametrize(("result", "place"), [("engine_decode", 0), ("engine_decode_avx2", 1)])
 @pytest.mark.parametrize("kind", ["float32", "int4"])
-def test_speed_beside_vllm_with_its_interval(result, place, kind):
-    n, cells = numbers(result), [kind]
+def test_speed_beside_vllm_with_its_interval(kind):
+    n, cells = numbers("engine_decode"), [kind]
     for batch in (1, 8):
         key = f"vllm_{kind}_batch_{batch}_context_32"
         ratio, low, high = (n[f"{key}_{name}"] for name in ("ratio", "ratio_low", "ratio_high"))
         cells += [f"{n[f'{key}_ms']:.0f} ms", f"{n[f'{key}_vllm_ms']:.0f} ms", f"{ratio:.2f} ({low:.2f}–{high:.2f})"]
-    assert [found for found in rows(f"{kind} | ", "docs/engine.md") if "–" in found[3]][place] == cells
+    assert [found for found in rows(f"{kind} | ", "docs/engine.md") if "–" in found[3]] == [cells]
 
 
 @pytest.mark.parametrize("kind", ["float32", "int4"])
