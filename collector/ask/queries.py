@@ -13,7 +13,7 @@ from clickhouse_connect.driver.query import QueryResult
 
 from collector.ask.past_days import Day, PastDays, Versions, partition, size_of_columns
 from collector.ask.template import no_rows_without, part, render
-from collector.sql.fragment import Fragment, merged
+from collector.sql.fragment import Fragment, Table, merged
 from collector.store import Store
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class Queries:
         if last % 24 == 0 or days[-1][1] != newest:
             return {day: now.get(day, ()) for day in days}
         (day,) = days
-        by_time = {"table": Fragment(table), "time": Fragment(_TIMES[table])}
+        by_time = {"table": Table(table), "time": Fragment(_TIMES[table])}
         counted = self.remembered(
             ("rows by hour", *day),
             days,
@@ -105,7 +105,7 @@ class Queries:
 
     def count(self, table: str, during: str, matching: Fragment, **bounds: int) -> int:
         """How many rows of a table match, in a window: `during` is `ended_in_window` or `started_in_window`."""
-        fragments = {"table": Fragment(table), "in_window": part(during, {}), "filter": matching}
+        fragments = {"table": Table(table), "in_window": part(during, {}), "filter": matching}
         return int(self.row("rows_in_window", fragments, **bounds)["n"])
 
     def deletions_of(self, table: str) -> Versions:

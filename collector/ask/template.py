@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from collector.sql.fragment import Fragment, merged
+from collector.sql.fragment import Fragment, Table, merged
 
 
 class _Sql(Template):
@@ -59,12 +59,12 @@ def render(path: str, fragments: Mapping[str, Fragment]) -> str:
     if named != fragments.keys():
         msg = f"{path}.sql takes the fragments {sorted(named)}, not {sorted(fragments)}"
         raise TypeError(msg)
-    return template.substitute({name: _placed(fragment.sql) for name, fragment in fragments.items()})
+    return template.substitute({name: _placed(fragment) for name, fragment in fragments.items()})
 
 
-def _placed(sql: str) -> str:
-    """A fragment as it stands in a query: in parentheses, but for the name of a table or a column."""
-    return sql if sql.isidentifier() else f"({sql})"
+def _placed(fragment: Fragment) -> str:
+    """A fragment as it stands in a query: in parentheses, but for the name of a table."""
+    return fragment.sql if isinstance(fragment, Table) else f"({fragment.sql})"
 
 
 def part(name: str, fragments: Mapping[str, Fragment]) -> Fragment:

@@ -9,7 +9,7 @@ import pytest
 import collector.sql
 from collector.ask.queries import Queries
 from collector.ask.template import PARTS, QUERIES, no_rows_without, part, render
-from collector.sql.fragment import FALSE, TRUE, Fragment, all_of, any_of, negated
+from collector.sql.fragment import FALSE, TRUE, Fragment, Table, all_of, any_of, negated
 from tests.collector.rows import NOW, SECOND, Rows, trace_id
 
 SQL = Path(collector.sql.__file__).parent
@@ -38,12 +38,15 @@ class TestFragments:
 
 
 class TestRender:
-    def test_parts_are_found_by_name_and_fragments_stand_in_parentheses_but_names(self):
+    def test_parts_are_found_by_name_and_fragments_stand_in_parentheses_but_tables(self):
         during = part("started_in_window", {})
-        sql = render("rows_in_window", {"table": Fragment("spans"), "in_window": during, "filter": Fragment("x OR y")})
+        sql = render("rows_in_window", {"table": Table("spans"), "in_window": during, "filter": Fragment("x OR y")})
         assert sql == (
             "SELECT count() AS n FROM spans WHERE (start >= fromUnixTimestamp64Nano({start_ns:Int64}) "
             "AND start < fromUnixTimestamp64Nano({end_ns:Int64})) AND (x OR y)"
+        )
+        assert "grouping(of_0) AS" in render(
+            "value_counts", dict.fromkeys(("columns", "filter", "names", "rows", "selected", "sets"), Fragment("of_0"))
         )
 
     def test_parts_of_parts_are_put_in_and_comments_left_out(self):

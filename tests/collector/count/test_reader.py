@@ -11,7 +11,7 @@ from collector.count.evaluation import open_requests
 from collector.count.reader import Reader, Source
 from collector.slo.burn import load_windows
 from collector.slo.file import SloFile
-from collector.sql.fragment import FALSE, TRUE, Fragment
+from collector.sql.fragment import FALSE, TRUE, Fragment, Table
 from tests.collector.rows import NOW, SECOND
 
 MINUTE = 60 * SECOND
@@ -24,7 +24,7 @@ slos:
 """
 
 
-ROWS = {"table": Fragment("requests"), "in_window": TRUE}
+ROWS = {"table": Table("requests"), "in_window": TRUE}
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_its_parts_ask_the_store_each_question_once_and_the_next_answer_asks_ane
             assert [
                 *reader.queries.columns("rows_in_window", {**ROWS, "filter": TRUE}, start_ns=0, end_ns=7)["total"]
             ] == [7]
-        assert asked == [("true", 1), ("true", 7), ("false", 1), ("true", 2)]
+        assert asked == [("(true)", 1), ("(true)", 7), ("(false)", 1), ("(true)", 2)]
 
 
 @pytest.mark.parametrize("hours", [(5, 1, 1), (1, 5, 1)])
