@@ -350,8 +350,8 @@ EARLY_FORGOTTEN = Metric(
     "again.")
 LEFT_OUT_BYTES = Metric(
     "tokentrail_collector_metrics_left_out_bytes", "gauge",
-    "Bytes of histograms that this page has no room for: beyond 4 MiB of counters and histograms, it has the counters "
-    "alone. The API has all latencies.")
+    "Bytes of histograms that this page has no room for: it has 4 MiB of counters and histograms, and of tenants in "
+    "turn. The API has all latencies.")
 OVERFLOW = Metric(
     "tokentrail_collector_label_overflow_total", "counter",
     "Requests counted under `other`, by `kind`: `requests` in all labels, `models` in times by phase and cause, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from collector.causes.split.requests import LEVELS
 from collector.keep.usage import Usage
 from collector.metrics import metrics
 from collector.metrics.live import Live
+from collector.metrics.room import with_room
 from collector.metrics.series import SECOND_NS, Series
 from collector.otlp import logs, validate
 from collector.otlp import metrics as check
@@ -76,28 +78,33 @@ class MetricsPage:
         self._tls = tls
         self._texts: dict[str, tuple[list[Family], bytes]] = {}
         self._left_out_bytes = 0
+        self._writes = threading.Lock()
+        """A scrape that comes while another one writes waits for its text: many at once would make each slower."""
 
     def text(self, encode: Callable[[Any], bytes], content_type: str) -> bytes:
         """The page in the format of an encoder."""
         counted, gauges = self._live.families
-        kept = self._texts.get(content_type)
-        if kept is None or kept[0] is not counted:
-            kept = self._texts[content_type] = counted, self._counted(counted, encode)
+        with self._writes:
+            kept = self._texts.get(content_type)
+            if kept is None or kept[0] is not counted:
+                kept = self._texts[content_type] = counted, self._counted(counted, encode)
         self._live.scraped(counted)
         return kept[1] + encode(_Families([*gauges, *self._collector().families()]))
 
     def _counted(self, families: list[Family], encode: Callable[[Any], bytes]) -> bytes:
-        """The text of counters and histograms; of the counters alone where both are too much for one page."""
-        text = encode(_Families(families)).removesuffix(_END)
-        if len(text) <= MOST_BYTES:
-            self._left_out_bytes = 0
-            return text
-        counters = [family for family in families if family.type != "histogram"]
-        short = encode(_Families(counters)).removesuffix(_END)
-        if not self._left_out_bytes:
-            logger.warning("/metrics leaves out the histograms: its counters have %d bytes with them", len(text))
-        self._left_out_bytes = len(text) - len(short)
-        return short
+        """The text of counters, and of the histograms that there is room for."""
+
+        def text_of(some: Iterable[Family]) -> bytes:
+            return encode(_Families(some)).removesuffix(_END)
+
+        counters = text_of([family for family in families if family.type != "histogram"])
+        of_histograms = [family for family in families if family.type == "histogram"]
+        histograms, left_out = with_room(of_histograms, text_of, max(0, MOST_BYTES - len(counters)))
+        if left_out and not self._left_out_bytes:
+            whole = len(counters) + len(histograms) + left_out
+            logger.warning("/metrics leaves out histograms: its counters and histograms have %d bytes", whole)
+        self._left_out_bytes = left_out
+        return counters + histograms
 
     def _collector(self) -> Series:
         now, series = self._status.snapshot(), Series()

@@ -206,8 +206,7 @@ class Series:
         for metric, counters in self.counters.items():
             counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
             for labels, n in counters.items():
-                key = metric, labels
-                counter.add_metric(labels, 0 if key in newborn else n, created=self.created.get(key))
+                counter.add_metric(labels, 0 if (metric, labels) in newborn else n)
             yield counter
         for metric, gauges in self.gauges.items():
             gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
@@ -219,7 +218,4 @@ class Series:
             for labels, full in histograms.items():
                 histogram = Histogram(full.edges) if (metric, labels) in newborn else full
                 family.add_metric(labels, list(histogram.buckets()), histogram.sum_ns / 1e9)
-                if created := self.created.get((metric, labels)):
-                    named = dict(zip(metric.labels, labels, strict=True))
-                    family.add_sample(f"{metric.name}_created", named, created)
             yield family
