@@ -92,7 +92,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     for (let n = Math.ceil((state.view[0] + shift) / step); n * step - shift <= state.view[1]; n++) {
       const t = n * step - shift, x = px(t);
       g.globalAlpha = 0.7, g.fillText(label(t, step >= 1), Math.min(x, width - 24), 8);
-      g.globalAlpha = 0.12, g.fillRect(x, 14, 1, height - 22), g.globalAlpha = 1;
+      g.globalAlpha = 0.12, g.fillRect(x, AXIS - 5, 1, height - AXIS - 3), g.globalAlpha = 1;
     }
   }
   function label(t, inSeconds) {
@@ -164,7 +164,6 @@ export default function ({ data, parentElement, setTriggerValue }) {
         y = next;
         if (x > width) break;
       }
-      if (y !== null) g.lineTo(Math.min(px(full[1]), width), y);
       g.stroke();
       for (const [time, own] of track.events) {
         g.fillStyle = own ? "#ef4444" : "#94a3b8", g.font = "12px sans-serif", g.textAlign = "center";
@@ -193,7 +192,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     },
     line(track, t) {
       const i = place(track.times, t) - 1;
-      return i < 0 ? null : { text: `${track.name}: ${Math.round(track.values[i] * 100)} % used` };
+      return i < 0 || t > track.times.at(-1) ? null : { text: `${track.name}: ${Math.round(track.values[i] * 100)} % used` };
     },
   };
 

@@ -14,8 +14,9 @@ import streamlit as st
 from dashboard import address, components, palette, tracks
 from dashboard.api import Problem, ask, fetch
 from dashboard.components import trail
-from dashboard.filters import View, selected, written
+from dashboard.filters import View, selected
 from dashboard.links import process_id
+from dashboard.times import written
 from dashboard.transform import Json
 from dashboard.views import events
 from tokentrail.shared.formatting import (

@@ -13,6 +13,7 @@ from dashboard.api import Problem, ask, fetch, fetch_seldom
 from dashboard.components import heat
 from dashboard.components.heat import Selection
 from dashboard.filters import View, selected
+from dashboard.times import written
 from dashboard.transform import Json
 from dashboard.views import differing, happened, requests, waiting
 from tokentrail.shared.formatting import MAPPED, clock, count, counted, duration, instant, percent, plain
@@ -122,8 +123,8 @@ def last_week(answer: Json, view: View, metric: str) -> list[Json]:
     """P99 of the same hours a week before, in the columns of this map; empty where nothing is known of them."""
     begin, end = (instant(answer["window"][name]) - WEEK for name in ("start", "end"))
     params = (
-        ("start", filters.written(begin)),
-        ("end", filters.written(end)),
+        ("start", written(begin)),
+        ("end", written(end)),
         *view.labels,
         *differing.chosen_lengths(),
     )

@@ -11,7 +11,7 @@ from dashboard import filters
 from dashboard.filters import View
 from dashboard.links import from_ns, hour, of_answer, text
 from dashboard.transform import Json
-from tokentrail.shared.formatting import count, plain
+from tokentrail.shared.formatting import count, instant, on_clock, plain
 
 STATES = {
     "broken": ("bad", "not kept"), "spent": ("warn", "budget spent"), "danger": ("warn", "in danger"),
@@ -41,7 +41,7 @@ def verdict(answer: Json, view: View, *, is_old: bool) -> None:
     if look == "good" and (is_old or answer["firing_outside"]):
         look = "quiet"
     dot = f'<span class="tt-dot"></span><span class="tt-said">{text(word)}: </span>'
-    lines = [f'<p class="said">{dot}{text(answer["sentence"], 400)}</p>']
+    lines = [f'<p class="said">{dot}{text(_sentence(answer, answer["last_request_ns"], view=view), 400)}</p>']
     lines += [f"<p>{text(answer['who'], 400)}</p>"] if answer["who"] else []
     why = " ".join(text(answer[name], 400) for name in ("why", "without") if answer[name])
     lines += [f"<p>{why}</p>"] if why else []
@@ -72,19 +72,25 @@ def look(box: Json) -> str:
 def box_of(box: Json, view: View) -> str:
     """One box as HTML; the burns that it explains stand inside."""
     kind = f'<span class="tt-kind">{text(KINDS.get(box["kind"], box["kind"]))}</span>'
-    words = f"{kind}<b>{text(box['title'])}</b> · {text(box['sentence'], 300)} {text(box['why'], 300)}"
+    words = f"{kind}<b>{text(box['title'])}</b> · {text(_sentence(box, view=view), 300)} {text(box['why'], 300)}"
     links = "".join(of_answer(link, view) for link in box["links"])
     inside = "".join(
-        f'<div class="in"><b>{text(one["title"])}</b> · {_said(one)} '
+        f'<div class="in"><b>{text(one["title"])}</b> · {_said(one, view)} '
         f"{''.join(of_answer(link, view) for link in one['links'][:1])}</div>"
         for one in box["inside"]
     )
     return f'<div class="tt-box {look(box)}">{words} {links}{inside}</div>'
 
 
-def _said(box: Json) -> str:
+def _said(box: Json, view: View) -> str:
     """What a box says below its title; a phone shows why alone."""
-    return f'<span class="tt-more">{text(box["sentence"], 300)}</span> {text(box["why"], 300)}'
+    return f'<span class="tt-more">{text(_sentence(box, view=view), 300)}</span> {text(box["why"], 300)}'
+
+
+def _sentence(of: Json, *more_ns: int | None, view: View) -> str:
+    """The sentence of an answer or a box, with its times on the reader's clock."""
+    times = (of["since_ns"], of.get("until_ns"), *more_ns)
+    return on_clock(of["sentence"], times, round(instant(view.end).timestamp() * 1e9), view.zone)
 
 
 def folded(boxes: Sequence[Json]) -> list[Json]:

@@ -12,8 +12,9 @@ from dashboard import components, filters, palette
 from dashboard.api import Problem, Query, ask, fetch, fetch_kept, fetch_seldom
 from dashboard.components import heat, small
 from dashboard.components.small import Band, Board, Chart, Line
-from dashboard.filters import View, selected, written
+from dashboard.filters import View, selected
 from dashboard.links import from_ns
+from dashboard.times import written
 from dashboard.transform import Json, goodput, on_grid
 from dashboard.views import happened, slos
 from tokentrail.shared.formatting import count, instant, plain
@@ -100,13 +101,13 @@ def strip(view: View, verdict: Json) -> None:
         return  # nobody tells a TTFT
     events = [
         {"t0": band.start.timestamp(), "t1": band.end.timestamp(), "label": band.text, "colour": band.colour}
-        for band in sorted(marks(verdict), key=lambda band: band.end - band.start)
-    ]  # short ones get a name first
+        for band in sorted(marks(verdict), key=lambda band: (not band.firing, band.end - band.start))
+    ]  # what fires gets a name first, then what is short
     with st.container(key="strip", border=True):
         title = f"**Time to first token** of {plain(view.slo)}" if view.slo else "**Time to first token**"
         st.markdown(f"{title} · [Explore]({view.link('explore')})")
         lines = [heat.percentile_line(grid, 0.99, palette.QUANTILES["p99"])]
-        done = heat.draw(grid, view.zone, key="now-heat", height=STRIP_HEIGHT, events=events, lines=lines, lanes=3)
+        done = heat.draw(grid, view.zone, key="now-heat", height=STRIP_HEIGHT, events=events, lines=lines)
     if done and "zoom" in done:
         filters.show_range(*done["zoom"])
     elif done and done.get("t0"):
@@ -220,7 +221,7 @@ def bands(boxes: list[Json], window: Json) -> list[Band]:
         last = from_ns(box["until_ns"]) if box["until_ns"] is not None else first if box["kind"] in MOMENTS else end
         if last >= start and first <= end:
             colour = palette.CAUSES.get(box["kind"], palette.QUIET)
-            drawn.append(Band(max(first, start), last, _short(box), colour))
+            drawn.append(Band(max(first, start), last, _short(box), colour, happened.fires(box)))
     return drawn
 
 
@@ -231,7 +232,7 @@ def bad_now(slos: list[Json], window: Json) -> list[Band]:
         return []
     end = instant(window["end"])
     text = f"{count(n)} bad now"
-    return [Band(end - timedelta(seconds=step_s(window)), end, text, palette.BAD)]
+    return [Band(end - timedelta(seconds=step_s(window)), end, text, palette.BAD, firing=True)]
 
 
 def _short(box: Json) -> str:

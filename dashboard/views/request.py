@@ -10,8 +10,9 @@ import streamlit as st
 from dashboard import address, components, tracks, why
 from dashboard.api import Problem, ask, fetch
 from dashboard.components import trail as picture
-from dashboard.filters import selected, written
+from dashboard.filters import selected
 from dashboard.help_texts import HELP
+from dashboard.times import written
 from dashboard.transform import Json, phase_totals, placed
 from dashboard.views import request_head
 from tokentrail.shared.formatting import (

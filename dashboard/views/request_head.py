@@ -10,9 +10,10 @@ import streamlit as st
 
 from dashboard import address, why
 from dashboard.api import Params, Problem, ask, fetch
-from dashboard.filters import CUSTOM, View, selected, written
+from dashboard.filters import CUSTOM, View, selected
 from dashboard.help_texts import HELP
 from dashboard.links import process_id
+from dashboard.times import written
 from dashboard.transform import Json
 from tokentrail.shared import otlp_json, perfetto
 from tokentrail.shared.formatting import THRESHOLDS, UNDEFINED, clock, count, duration, instant, of_tenant, plain, tpot

@@ -10,8 +10,9 @@ from typing import Final
 import streamlit as st
 
 from dashboard import address
-from dashboard.filters import View, written
+from dashboard.filters import View
 from dashboard.links import anchor, text
+from dashboard.times import written
 from dashboard.transform import Json, idle_last, slo_state
 from tokentrail.shared.formatting import THRESHOLDS, UNDEFINED, count, duration, estimate, instant, percent, significant
 

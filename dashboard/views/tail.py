@@ -11,8 +11,9 @@ from dashboard import bars, components
 from dashboard.api import Problem, Query, ask, fetch, fetch_seldom
 from dashboard.bars import Bar, Column, Cost, Palette
 from dashboard.components import small
-from dashboard.filters import View, selected, written
+from dashboard.filters import View, selected
 from dashboard.links import anchor, text
+from dashboard.times import written
 from dashboard.transform import Json, Series, thresholds
 from tokentrail.shared.formatting import THRESHOLDS, count, duration, instant, percent, plain
 

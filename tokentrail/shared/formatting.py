@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, tzinfo
 from itertools import pairwise
 from math import floor, isfinite, log10
@@ -166,6 +166,25 @@ def clock(text: str | None, zone: tzinfo = UTC) -> str:
     """An API time as `2026-11-21 10:15:03 UTC`, or in another zone."""
     moment = instant(text)
     return UNDEFINED if moment is None else f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def clock_text(ns: int, now_ns: int, zone: tzinfo = UTC) -> str:
+    """A time in a sentence: `12:02 UTC`, with the day if that is not today's, and with the year if it is another."""
+    moment, now = (datetime.fromtimestamp(at // 10**9, UTC).astimezone(zone) for at in (ns, now_ns))
+    day = "" if moment.date() == now.date() else f"{moment.day} {moment:%b} "
+    year = "" if moment.year == now.year else f"{moment.year} "
+    return f"{day}{year}{moment:%H:%M %Z}"
+
+
+def on_clock(sentence: str, times_ns: Iterable[int | None], now_ns: int, zone: tzinfo) -> str:
+    """A sentence of the collector with these of its times on the clock of a zone.
+
+    Since 12:02 UTC.
+    Since 13:02 CET.
+    """
+    local = {clock_text(ns, now_ns): clock_text(ns, now_ns, zone) for ns in times_ns if ns is not None}
+    texts = "|".join(re.escape(text) for text in sorted(local, key=len, reverse=True))
+    return re.sub(rf"(?<![\w:])(?:{texts})", lambda found: local[found[0]], sentence) if local else sentence
 
 
 def data_until(window: Mapping[str, Any], zone: tzinfo = UTC) -> str:
