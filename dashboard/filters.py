@@ -229,14 +229,15 @@ def _picker(start: str, end: str) -> None:
             bounds = [instant(text).astimezone(zone) for text in times.span(start, end, now, zone)]
         except ValueError:  # the API says what is wrong with it
             return
-        for label, at in zip(("From", "To"), bounds, strict=True):
-            given = at.replace(tzinfo=None, second=0, microsecond=0)
-            st.datetime_input(label, given, key=f"pick {label}", step=60, max_value=now.astimezone(zone).replace(tzinfo=None))
-        st.button("Show", key="picked", on_click=_picked, args=(zone,))
+        keys = [f"pick {label} {start} {end}" for label in ("From", "To")]  # another range has other boxes
+        for key, at in zip(keys, bounds, strict=True):
+            st.session_state.setdefault(key, at.replace(tzinfo=None, second=0, microsecond=0))
+            st.datetime_input(key.split()[1], key=key, step=60)
+        st.button("Show", key="picked", on_click=_picked, args=(keys, zone))
 
 
-def _picked(zone: tzinfo) -> None:
-    begin, until = (st.session_state[f"pick {label}"].replace(tzinfo=zone) for label in ("From", "To"))
+def _picked(keys: Sequence[str], zone: tzinfo) -> None:
+    begin, until = (st.session_state[key].replace(tzinfo=zone) for key in keys)
     if begin < until:
         set_range(begin, until)
 

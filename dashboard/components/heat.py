@@ -186,6 +186,7 @@ def _short(incident: Json) -> str:
 
 def marks(incidents: Sequence[Json], changes: Sequence[Json], end: str) -> list[Json]:
     """Events for the strip above the map. What fires gets a name first, then what is short."""
+    gone = {"gone": " is gone"}
     events: list[dict[str, Any]] = [
         {
             "t0": instant(one["start"]).timestamp(),
@@ -199,7 +200,7 @@ def marks(incidents: Sequence[Json], changes: Sequence[Json], end: str) -> list[
         {
             "t0": (at := instant(one["at"]).timestamp()),
             "t1": at,
-            "label": f"{one['service']}: {one['dimension']} {one['value']}{' is gone' if one['kind'] == 'gone' else ''}",
+            "label": f"{one['service']}: {one['dimension']} {one['value']}{gone.get(one['kind'], '')}",
             "colour": palette.CHANGE,
             "firing": False,
         }

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from dashboard import components, curves
-from dashboard.api import Problem, ask, fetch
+from dashboard.api import Problem, Query, ask, ask_ahead, fetch
 from dashboard.filters import View, selected
 from dashboard.transform import Json
 from dashboard.views import sides, variants
@@ -24,6 +24,8 @@ LOOKS: dict[str, tuple[str, Any]] = {
     "mixed": (":material/shuffle:", st.warning),
     "not decided": (":material/help:", st.warning),
 }
+DRAWN = tuple(name for name in LATENCIES if name != "itl")
+"""Latencies of which the shares are drawn."""
 MIX = {"input": "prompt tokens", "cached": "cached tokens", "output": "output tokens"}
 
 
@@ -36,7 +38,9 @@ def body(view: View) -> None:
     """Draw the pickers and, of the sides that they choose, the comparison."""
     chosen = sides.pick(view)
     if chosen:
-        answer = fetch(ask("compare", view.params, **chosen))
+        compared = ask("compare", view.params, **chosen)
+        ask_ahead(compared, *(_mapped(view, chosen, side, metric) for metric in DRAWN for side in "ab"))
+        answer = fetch(compared)
         if isinstance(answer, Problem):
             components.problem(answer)
         else:
@@ -161,8 +165,7 @@ def overlaid(view: View, chosen: Mapping[str, str], found: Json) -> None:
     st.subheader("Share of requests below a latency", help="Of those that ended and have this latency, as they are.")
     names = [f"{side.upper()}: {found[side]['name']}" for side in "ab"]
     st.html(curves.legend(names, [found[side]["requests"]["total"] for side in "ab"], COLOURS))
-    drawn = [name for name in LATENCIES if name != "itl"]
-    for column, metric in zip(st.columns(len(drawn)), drawn, strict=True):
+    for column, metric in zip(st.columns(len(DRAWN)), DRAWN, strict=True):
         told = {name: _shares(view, chosen, side, metric) for name, side in zip(names, "ab", strict=True)}
         with column.container(border=True, key=f"ecdf-{metric}"):
             st.markdown(f"**{LATENCIES[metric]}**")
@@ -173,6 +176,10 @@ def overlaid(view: View, chosen: Mapping[str, str], found: Json) -> None:
                 st.caption("No request has this latency.")
 
 
+def _mapped(view: View, chosen: Mapping[str, str], side: str, metric: str) -> Query:
+    return ask("heatmap", sides.params(view, chosen, side), metric=metric, columns=1, rows=100)
+
+
 def _shares(view: View, chosen: Mapping[str, str], side: str, metric: str) -> Sequence[tuple[float, float]]:
-    answer = fetch(ask("heatmap", sides.params(view, chosen, side), metric=metric, columns=1, rows=100))
+    answer = fetch(_mapped(view, chosen, side, metric))
     return [] if isinstance(answer, Problem) else curves.shares(answer)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import streamlit as st
 
 from dashboard import address, components, palette, tracks
-from dashboard.api import Problem, ask, fetch
+from dashboard.api import Problem, ask, ask_ahead, fetch
 from dashboard.components import trail
 from dashboard.filters import View, selected
 from dashboard.links import process_id
@@ -47,6 +47,7 @@ def page() -> None:
 
 def body(view: View) -> None:
     """Ask for the processes, and draw them."""
+    ask_ahead(*(ask(name, view.params) for name in ("processes", "engines", "cold_starts")))
     answer = components.last_known("processes", fetch(ask("processes", view.params)), view)
     if answer is None:
         return

@@ -197,6 +197,19 @@ def data_until(window: Mapping[str, Any], zone: tzinfo = UTC) -> str:
     return f"data until {day}{until:%H:%M:%S %Z}" if until < end else ""
 
 
+def age(window: Mapping[str, Any], now: datetime) -> str:
+    """How old the newest data of an answer is: `12 min old`. Empty below a minute.
+
+    Of a window that ended before, how long ago that was.
+    """
+    until, end = instant(window["complete_until"]), instant(window["end"])
+    seconds = (now - min(until, end)).total_seconds()
+    return f"{duration(seconds // 60 * 60)} old" if seconds >= _OLD_S else ""
+
+
+_OLD_S = 60
+
+
 def without_user(url: str) -> str:
     """An address without the user and the password in it: logs and outputs are pasted into chats and issues.
 
