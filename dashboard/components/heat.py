@@ -209,4 +209,4 @@ def marks(incidents: Sequence[Json], changes: Sequence[Json], end: str) -> list[
     ]
     for one in events:
         one["label"] = one["label"] if len(one["label"]) <= LABEL else f"{one['label'][: LABEL - 1]}…"
-    return sorted(events, key=lambda one: (not one.pop("firing"), one["t1"] - one["t0"], one["t0"]))
+    return sorted(events, key=lambda one: (not one["firing"], one["t1"] - one["t0"], one["t0"]))

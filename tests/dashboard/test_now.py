@@ -10,7 +10,9 @@ from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
+import streamlit
 
+from dashboard import address
 from dashboard.api import forget
 from dashboard.components import small
 from dashboard.filters import View, around
@@ -135,12 +137,12 @@ def test_the_sentence_is_first_then_who_why_and_what_fires(show):
 
 def test_a_range_that_is_over_is_not_red_and_times_of_sentences_are_the_readers(monkeypatch):
     drawn = []
-    monkeypatch.setattr(happened.st, "html", drawn.append)
+    monkeypatch.setattr(streamlit, "html", drawn.append)
     told = verdict("broken", sentence="chat is not kept. Since 09:30 UTC.", since_ns=at_ns("2026-11-21T09:30:00Z"))
     told["boxes"] = [box(until="2026-11-21T09:40:00Z", sentence="From 09:30 UTC to 09:40 UTC. At 09:35 UTC of others.")]
     zoned = replace(VIEW, zone=ZoneInfo("Europe/Berlin"))
     for now_s, first in ((30, "chat is not kept"), (600, "At 11:00: chat is not kept")):
-        monkeypatch.setattr(happened.address, "moment", lambda at=now_s: instant(END) + timedelta(seconds=at))
+        monkeypatch.setattr(address, "moment", lambda at=now_s: instant(END) + timedelta(seconds=at))
         happened.verdict(told, zoned, is_old=False)
         assert f"{first}. Since 10:30 CET." in drawn[-1]
         assert "From 10:30 CET to 10:40 CET. At 09:35 UTC of others." in drawn[-1]
