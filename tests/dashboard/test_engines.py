@@ -173,7 +173,7 @@ def test_tiles_stand_by_service_and_say_how_a_process_compares_with_its_siblings
     assert "<small>TTFT P99 1.00 s · 50 % good · KV 50 %</small>" in html
     assert "<small>–</small>" in html
     assert "<b>✕ LOST 9 min</b> · 3 open" in html
-    assert 'title="pod-b: × 2.7 the step time of its 2 siblings (2.5 to 2.9); 1 204 requests"' in html
+    assert 'title="pod-b: × 2.7 the step time of its 2 siblings (2.5 to 2.9); 1\u202f204 requests"' in html
     assert any("Of the other 2 processes, 2 work. pod\\-b takes × 2.7 the step time" in text for text in texts)
     assert len(page.dataframe) == 1, "the cold starts: a table of processes is one click away"
 
