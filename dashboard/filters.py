@@ -327,6 +327,11 @@ def _in_url() -> list[tuple[str, str]]:
     return [(name, value) for name in _names(st.query_params) for value in st.query_params.get_all(name)]
 
 
+def of_request(trace_id: str, span_id: str) -> list[tuple[str, str]]:
+    """Parameters of the page of a request, with the filters: written later, they would be a step of the way back."""
+    return [("trace_id", trace_id), ("span_id", span_id), *_in_url()]
+
+
 def _names(given: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*FILTERS, *(name for name in given if is_filter(name.removeprefix(NOT)))]))
 

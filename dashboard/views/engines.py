@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import streamlit as st
 
-from dashboard import address, components, palette, tracks
+from dashboard import address, components, filters, palette, tracks
 from dashboard.api import Problem, ask, ask_ahead, fetch
 from dashboard.components import trail
 from dashboard.filters import View, selected
@@ -236,4 +236,4 @@ def steps(process: Json, view: View) -> None:
             st.caption(f"The newest {shown} of {all_steps} are drawn.")
         if opened:
             pages = st.session_state["pages"]
-            st.switch_page(pages["request"], query_params={"trace_id": opened[0], "span_id": opened[1]})
+            st.switch_page(pages["request"], query_params=filters.of_request(*opened))

@@ -54,9 +54,12 @@ def tile(one: Json, parts: tuple[str, str], end: str, *, is_small: bool) -> str:
     lines = [f'<span class="name"><i>{faded}</i>{rest}</span>']
     if trouble:
         ago = f" {since(one['since'], end)}" if one["since"] else ""
-        lines.append(f"<b>{STATES[state]}{ago}</b> · {count(one['in_flight'])} open")
+        lines.append(f"<b>{STATES[state]}{ago}</b>" + ("" if is_small else f" · {count(one['in_flight'])} open"))
     else:
-        lines.append(" ".join([*([f"<b>× {_times(beside['ratio'])}</b>"] if beside else []), *_steps(one)]) or state)
+        told = [f"<b>× {_times(beside['ratio'])}</b>"] if beside else []
+        if one["step_p50_s"] is not None:
+            told.append(f"{'' if is_small else 'step P50 '}{duration(one['step_p50_s'])}")
+        lines.append(" ".join(told) or state)
     if not is_small:
         told = [f"TTFT P99 {duration(one['ttft_p99_s'])}"] if one["ttft_p99_s"] is not None else []
         told += [f"{percent(one['attainment'])} good"] if one["attainment"] is not None else []
@@ -69,10 +72,6 @@ def tile(one: Json, parts: tuple[str, str], end: str, *, is_small: bool) -> str:
     title = html.escape(in_words(one, end), quote=True)
     body = "".join(f"<span>{line}</span>" for line in lines)
     return f'<a class="tt-tile {look}" href="{html.escape(href)}" target="_self" title="{title}"{chosen}>{body}</a>'
-
-
-def _steps(one: Json) -> list[str]:
-    return [] if one["step_p50_s"] is None else [f"step P50 {duration(one['step_p50_s'])}"]
 
 
 def _times(ratio: float) -> str:
