@@ -77,7 +77,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const events = place(g), wide = (px(1) - px(0)), tall = py(0) - py(1);
     for (const event of events) {
       const y = 10 + EVENT * event.lane;
-      g.fillStyle = event.colour, g.fillRect(event.x0, event.lane < 0 ? 0 : y + 2, event.x1 - event.x0, event.lane < 0 ? 2 : 3);
+      g.fillStyle = event.colour, g.fillRect(event.x0, event.lane < 0 ? top() - 4 : y + 2, event.x1 - event.x0, event.lane < 0 ? 2 : 3);
       g.fillStyle = text;
       if (event.lane >= 0) g.fillText(event.name, event.left, y);
     }

@@ -7,12 +7,12 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import components, curves
+from dashboard import components, curves, forest
 from dashboard.api import Problem, Query, ask, ask_ahead, fetch
 from dashboard.filters import View, selected
 from dashboard.transform import Json
 from dashboard.views import sides, variants
-from tokentrail.shared.formatting import LATENCIES, UNDEFINED, count, duration, percent, plain, rate, significant
+from tokentrail.shared.formatting import LATENCIES, MINUS, UNDEFINED, count, duration, percent, plain, rate, significant
 
 QUANTILES = ("p50", "p90", "p99")
 COLOURS = ("#64748b", "#8b5cf6")
@@ -59,8 +59,9 @@ def comparison(found: Json) -> None:
         if found["more_requests"]:
             needed = ", ".join(f"{count(n)} of {side.upper()}" for side, n in found["more_requests"].items())
             st.caption(f"A relevant difference of P99 TTFT would show with about so many more requests: {needed}.")
+        st.html(forest.drawn(latencies(found), found["relevant"]))
         components.table(
-            [*latencies(found), *counts(found), *mix(found)],
+            [*counts(found), *mix(found)],
             placeholder=UNDEFINED,
             height="content",
             column_config={"": st.column_config.TextColumn(pinned=True)},
@@ -74,17 +75,17 @@ def comparison(found: Json) -> None:
         )
 
 
-def latencies(found: Json) -> list[dict[str, str]]:
+def latencies(found: Json) -> list[forest.Row]:
     """Rows of percentiles: both sides, the ratio with its interval, and what it says."""
     return [
-        {
-            "": f"{word} {quantile.upper()}",
-            "A": duration(found["a"][f"{name}_s"][quantile]),
-            "B": duration(found["b"][f"{name}_s"][quantile]),
-            "B ÷ A": f"× {significant(ratio['estimate'])}" if ratio else UNDEFINED,
-            "95 %": interval(ratio, lambda value: significant(value)),
-            "says": says(ratio, found["relevant"]),
-        }
+        forest.Row(
+            f"{word} {quantile.upper()}",
+            duration(found["a"][f"{name}_s"][quantile]),
+            duration(found["b"][f"{name}_s"][quantile]),
+            ratio,
+            interval(ratio, lambda value: significant(value)),
+            says(ratio, found["relevant"]),
+        )
         for name, word in LATENCIES.items()
         for quantile in QUANTILES
         for ratio in [found["ratios"].get(name, {}).get(quantile)]
@@ -116,8 +117,8 @@ def interval(told: Mapping[str, float | None] | None, text: Any) -> str:
 def counts(found: Json) -> list[dict[str, str]]:
     """Rows of attainment, requests and rates."""
     a, b, more = found["a"], found["b"], found["attainment"]
-    difference = "" if more is None else f"{'+' if more['estimate'] >= 0 else '−'}{points(abs(more['estimate']))}"
-    told = interval(more, lambda value: ("−" if value < 0 else "+") + points(abs(value)))
+    difference = "" if more is None else points(more["estimate"])
+    told = interval(more, points)
     decided = more is not None and more["low"] is not None and more["high"] is not None
     says_so = "not decided" if not decided or more["low"] <= 0 <= more["high"] else (
         "B is better" if more["low"] > 0 else "B is worse"
@@ -141,8 +142,8 @@ def counts(found: Json) -> list[dict[str, str]]:
 
 
 def points(share: float) -> str:
-    """A difference of shares in hundredths: `22.4 points`."""
-    return f"{significant(share * 100)} points"
+    """A difference of shares in hundredths: `22.4 points`, `−3 points`. A spreadsheet takes a plus for a formula."""
+    return f"{MINUS if share < 0 else ''}{significant(abs(share) * 100)} points"
 
 
 def _number(value: float | None) -> str:

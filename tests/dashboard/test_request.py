@@ -79,7 +79,7 @@ def test_all_that_is_known_of_a_request_is_on_its_page(show):
     ]
     around = "range=custom&start=2026-11-26T09%3A45%3A00Z&end=2026-11-26T10%3A15%3A00Z"
     assert [one.proto.url for one in page.get("link_button")] == [
-        f"/explore?model=m&slo_class=chat&{around}",
+        f"/explore?model=m&slo_class=chat&{around}&metric=ttft",
         f"/engines?{around}&sel=s%2Fi&at=2026-11-26T10%3A00%3A00Z",
     ]
     assert [*numbers.values()] == ["300 ms", "350 ms", "1.00 s", "100 ms", "1\u202f200", "0", "3", "2"]
