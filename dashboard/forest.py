@@ -44,7 +44,8 @@ def drawn(rows: Sequence[Row], relevant: float) -> str:
     )
     lines = "".join(
         f'<tr class="{LOOKS.get(row.says, "same")}"><th scope="row">{html.escape(row.name)}</th>'
-        f'<td>{html.escape(row.a)}</td><td>{html.escape(row.b)}</td><td class="plot" aria-hidden="true">{ground}{_marks(row, low, high, x)}</td>'
+        f"<td>{html.escape(row.a)}</td><td>{html.escape(row.b)}</td>"
+        f'<td class="plot" aria-hidden="true">{ground}{_marks(row, low, high, x)}</td>'
         f"<td>{_ratio(row)}</td><td>{html.escape(row.interval)}</td><td>{html.escape(row.says)}</td></tr>"
         for row in rows
     )

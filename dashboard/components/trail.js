@@ -59,6 +59,11 @@ export default function ({ data, parentElement, setTriggerValue }) {
     data.tracks.forEach((track, i) => {
       g.fillStyle = ink, g.textAlign = "left";
       g.globalAlpha = 0.75, g.fillText(track.name, 0, tops[i] + Math.min(track.height / 2, 9), LEFT - 8), g.globalAlpha = 1;
+      if (track.kind === "waits") {
+        g.textAlign = "right", g.globalAlpha = 0.75;
+        for (let at = track.low; at <= track.high * 1.001; at *= 10) g.fillText(seconds(+at.toPrecision(1)), LEFT - 6, up(track, tops[i], at));
+        g.globalAlpha = 1;
+      }
       g.save();
       g.beginPath(), g.rect(LEFT, tops[i], width - LEFT - RIGHT, track.height), g.clip();
       g.globalAlpha = 0.07, g.fillStyle = ink, g.fillRect(LEFT, tops[i], width - LEFT - RIGHT, track.height), g.globalAlpha = 1;
@@ -100,6 +105,12 @@ export default function ({ data, parentElement, setTriggerValue }) {
     return (inSeconds ? whole : clock).format(Math.round(data.origin_ms + t * 1000));
   }
 
+  // The height of a wait in its track, by its logarithm; a wait of 0 is at the bottom.
+  function up(track, top, wait) {
+    const share = Math.log(Math.max(wait, track.low) / track.low) / Math.log(track.high / track.low);
+    return top + track.height - 5 - Math.min(1, share) * (track.height - 12);
+  }
+
   const drawn = {
     // [row, start, length, colour, text, request]; rows below each other.
     bars(g, track, top, ink, paper) {
@@ -118,20 +129,29 @@ export default function ({ data, parentElement, setTriggerValue }) {
         }
       }
     },
-    // Waits of tokens, one below the other; shaded behind them: steps with prompts of others.
-    waits(g, track, top) {
-      g.fillStyle = "rgba(245, 158, 11, 0.2)";
+    // A dot for each token: its end across, its wait upwards; shaded behind them: steps with prompts of others.
+    waits(g, track, top, ink, paper) {
+      g.fillStyle = "rgba(251, 113, 133, 0.16)";
       for (const [start, length] of track.shades) {
         const x = px(start);
         if (x < width && px(start + length) > LEFT) g.fillRect(x, top, Math.max(1, px(start + length) - x), track.height);
       }
-      const n = track.ends.length, tall = track.height / Math.max(n, 1);
-      for (let i = place(track.ends, state.view[0]); i < n; i++) {
-        const x = px(track.ends[i] - track.waits[i]);
-        if (x > width) break;
+      g.fillStyle = ink, g.globalAlpha = 0.14;
+      for (let at = track.low; at <= track.high * 1.001; at *= 10) g.fillRect(LEFT, up(track, top, at), width - LEFT, 1);
+      g.globalAlpha = 1;
+      const n = track.ends.length, size = n > 2000 ? 2 : n > 500 ? 3 : 4;
+      for (let i = place(track.ends, state.view[0]); i < n && track.ends[i] <= state.view[1]; i++) {
+        const late = track.limit !== null && track.waits[i] > track.limit ? 3 : 0;
         g.fillStyle = data.colours[track.colours[i]];
-        g.fillRect(x, top + i * tall, Math.max(1, px(track.ends[i]) - x), Math.max(1.2, tall - 0.5));
+        g.fillRect(px(track.ends[i]) - (size + late) / 2, up(track, top, track.waits[i]) - (size + late) / 2, size + late, size + late);
       }
+      if (track.limit === null) return;
+      const y = up(track, top, track.limit), text = `promised: no wait over ${seconds(track.limit)}`;
+      g.strokeStyle = "#ef4444", g.setLineDash([5, 4]), g.beginPath();
+      g.moveTo(LEFT, y), g.lineTo(width - RIGHT, y), g.stroke(), g.setLineDash([]);
+      g.textAlign = "right", g.fillStyle = paper, g.globalAlpha = 0.8;
+      g.fillRect(width - RIGHT - g.measureText(text).width - 6, y - 15, g.measureText(text).width + 4, 13);
+      g.globalAlpha = 1, g.fillStyle = "#d92d2d", g.fillText(text, width - RIGHT - 4, y - 8);
     },
     // Columns on each other, one for each step. Where several fall on a pixel, the tallest is drawn.
     columns(g, track, top) {
@@ -182,7 +202,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     waits(track, t) {
       const i = place(track.ends, t);
       if (i >= track.ends.length || track.ends[i] - track.waits[i] > t) return null;
-      return { text: `token ${track.first + i}: waited ${seconds(track.waits[i])}` };
+      return { text: `token ${track.first + i}: waited ${seconds(track.waits[i])} (${data.names[track.colours[i]]})` };
     },
     columns(track, t) {
       const i = place(track.starts, t) - 1;

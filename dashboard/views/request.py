@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import streamlit as st
 
-from dashboard import address, components, tracks, why
+from dashboard import address, bars, components, tracks, why
 from dashboard.api import Problem, ask, fetch
 from dashboard.components import trail as picture
 from dashboard.filters import selected
@@ -123,6 +123,7 @@ def waterfall(trail: Json) -> None:
             "Wheel: zoom · drag: move · double click: all · click on another request: open it"
             + (f" · {count(drawn.lanes_left_out)} more requests ran here" if drawn.lanes_left_out else "")
         )
+        st.html(bars.legend({*drawn.legend}, bars.Palette(drawn.legend, {})))
         if opened:
             st.query_params.update({"trace_id": opened[0], "span_id": opened[1]})
             st.rerun()
