@@ -90,5 +90,5 @@ def _marks(row: Row, low: float, high: float, x: Callable[[float], float]) -> st
 
 
 def _ratio(row: Row) -> str:
-    estimate = row.ratio and row.ratio["estimate"]
+    estimate = row.ratio["estimate"] if row.ratio else None
     return f"× {significant(estimate)}" if estimate is not None else "–"

@@ -11,7 +11,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
   // A refresh draws anew, and keeps what the reader looks at.
   const kept = wrap.trail && wrap.trail.id === data.id ? wrap.trail.view : null;
   const state = wrap.trail = { id: data.id, view: kept || [...full] };
-  let width = 0, cursor = null, drag = null, over = null, frame = 0;
+  let width = 0, cursor = null, drag = null, over = null, frame = 0, stale = true;
+  const layer = document.createElement("canvas");
   const tops = [];
   let height = AXIS;
   for (const track of data.tracks) {
@@ -46,12 +47,23 @@ export default function ({ data, parentElement, setTriggerValue }) {
     return low;
   }
 
+  // The cursor alone moves most often: the tracks are painted on a layer, and again only when they change.
   function draw() {
     frame = 0;
     const ratio = window.devicePixelRatio || 1, g = canvas.getContext("2d");
-    width = wrap.clientWidth;
-    canvas.style.width = `${width}px`, canvas.style.height = `${height}px`;
-    canvas.width = width * ratio, canvas.height = height * ratio;
+    if (stale || width !== wrap.clientWidth) {
+      width = wrap.clientWidth, stale = false;
+      canvas.style.width = `${width}px`, canvas.style.height = `${height}px`;
+      canvas.width = layer.width = width * ratio, canvas.height = layer.height = height * ratio;
+      paint(layer.getContext("2d"), ratio);
+    }
+    g.setTransform(1, 0, 0, 1, 0, 0), g.clearRect(0, 0, canvas.width, canvas.height), g.drawImage(layer, 0, 0);
+    if (cursor === null) return;
+    g.scale(ratio, ratio), g.strokeStyle = style("--st-text-color") || "#222", g.globalAlpha = 0.6, g.lineWidth = 1;
+    g.beginPath(), g.moveTo(px(cursor), AXIS - 6), g.lineTo(px(cursor), height - GAP), g.stroke(), g.globalAlpha = 1;
+  }
+
+  function paint(g, ratio) {
     g.scale(ratio, ratio);
     g.font = `11px ${style("--st-font") || "sans-serif"}`, g.textBaseline = "middle";
     const ink = style("--st-text-color") || "#222", paper = style("--st-background-color") || "#fff";
@@ -82,10 +94,6 @@ export default function ({ data, parentElement, setTriggerValue }) {
       lastLabel = right ? x : x + long;
       g.textAlign = right ? "right" : "left";
       g.fillText(mark.label, x + (right ? 3 : -3), 23);
-    }
-    if (cursor !== null) {
-      g.strokeStyle = ink, g.globalAlpha = 0.6, g.lineWidth = 1;
-      g.beginPath(), g.moveTo(px(cursor), AXIS - 6), g.lineTo(px(cursor), height - GAP), g.stroke(), g.globalAlpha = 1;
     }
   }
 
@@ -218,6 +226,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
 
   function look(x, y) {
     if (x < LEFT || x > width - RIGHT) return leave();
+    const before = over;
     cursor = at(x), over = null;
     const lines = [label(+cursor.toPrecision(6))];
     data.tracks.forEach((track, i) => {
@@ -234,13 +243,15 @@ export default function ({ data, parentElement, setTriggerValue }) {
     tip.style.display = "block";
     tip.style.left = `${Math.min(x + 14, width - tip.offsetWidth - 4)}px`;
     tip.style.top = `${Math.max(0, Math.min(y + 14, height - tip.offsetHeight))}px`;
-    soon();
+    soon(over?.request !== before?.request);
   }
   function leave() {
+    const marked = over?.request;
     cursor = null, over = null, tip.style.display = "none";
-    soon();
+    soon(!!marked);
   }
-  function soon() {
+  function soon(changed = true) {
+    stale ||= !!changed;
     if (!frame) frame = requestAnimationFrame(draw);
   }
   function move(from, to) {
@@ -309,10 +320,10 @@ export default function ({ data, parentElement, setTriggerValue }) {
     return row;
   }));
   wrap.dataset.view = state.view.map(t => t.toPrecision(6)).join(" ");
-  const watch = new ResizeObserver(soon);
+  const watch = new ResizeObserver(() => soon());
   watch.observe(wrap);
   // The theme changes colours of texts, and nothing tells the component: a class or a style of a parent changes.
-  const theme = new MutationObserver(soon);
+  const theme = new MutationObserver(() => soon());
   theme.observe(document.documentElement, { attributes: true, subtree: false });
   draw();
   return () => { watch.disconnect(), theme.disconnect(), cancelAnimationFrame(frame); };
