@@ -32,15 +32,6 @@ def seen(page):
     return [float(edge) for edge in trail(page).get_attribute("data-view").split()]
 
 
-def rows(grid):
-    """The texts of a table's cells, as readers of screens get them."""
-    grid.locator('[role="gridcell"]').first.wait_for(state="attached")
-    found = grid.locator('canvas [role="row"]').evaluate_all(
-        "rows => rows.map(row => [...row.querySelectorAll('[role=gridcell]')].map(cell => cell.textContent))"
-    )
-    return found[1:]
-
-
 def test_the_process_that_hangs_is_the_first_tile_and_shows_its_last_step(page, day_url, get):
     page.goto(f"{day_url}/engines?range=24h")
     page.get_by_role("heading", name=re.compile("sglang-a-91ee makes no step, 18 requests open")).wait_for()
