@@ -64,7 +64,7 @@ def drawn(title: str, sides: Mapping[str, Sequence[tuple[float, float]]], colour
         f'font-family="sans-serif">{"".join(parts)}</svg>'
     )
     source = f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
-    return f'<img alt="{label}" src="{source}" style="width:100%">'
+    return f'<img alt="{label}" src="{source}" style="width:100%;max-width:30rem">'
 
 
 def at(points: Sequence[tuple[float, float]], share: float) -> float:

@@ -39,7 +39,7 @@ COLOURS: Final[Mapping[str, str]] = {
     "cold": palette.PHASES[Phase.COLD_START],
 }
 NAMES: Final[Mapping[str, str]] = {
-    "others": "others' prompts", "wait": "other", "open": "not ended", "cold": "cold start",
+    "others": "a step with others' prompts", "wait": "other", "open": "not ended", "cold": "cold start",
 }  # fmt: skip
 """Of colours that are no phase, in words."""
 

@@ -32,27 +32,17 @@ def seen(page):
     return [float(edge) for edge in trail(page).get_attribute("data-view").split()]
 
 
-def rows(grid):
-    """The texts of a table's cells, as readers of screens get them."""
-    grid.locator('[role="gridcell"]').first.wait_for(state="attached")
-    found = grid.locator('canvas [role="row"]').evaluate_all(
-        "rows => rows.map(row => [...row.querySelectorAll('[role=gridcell]')].map(cell => cell.textContent))"
-    )
-    return found[1:]
-
-
-def test_the_process_that_hangs_is_the_first_row_and_shows_its_last_step(page, day_url, get):
+def test_the_process_that_hangs_is_the_first_tile_and_shows_its_last_step(page, day_url, get):
     page.goto(f"{day_url}/engines?range=24h")
     page.get_by_role("heading", name=re.compile("sglang-a-91ee makes no step, 18 requests open")).wait_for()
     finished(page)
     found = get("processes", start="-24h")["processes"]
-    grid = page.locator('[data-testid="stDataFrame"]').first
-    texts = rows(grid)
-    assert [one["instance"] for one in found if not any(one["instance"] in row for row in texts)] == []
-    assert "sglang-a-91ee" in texts[0]
-    assert any(cell.startswith("✕ HANGS ") for cell in texts[0])
-    box = grid.locator("canvas").first.bounding_box()
-    page.mouse.click(box["x"] + 18, box["y"] + 52)  # the box of the first row
+    tiles = page.locator("a.tt-tile")
+    texts = tiles.all_inner_texts()
+    assert sorted(text.splitlines()[0] for text in texts) == sorted(one["instance"] for one in found)
+    assert texts[0].startswith("sglang-a-91ee\n✕ HANGS ")
+    assert not any(one["beside"]["is_slow"] for one in found if one["beside"]), "no process of the day has a slow host"
+    tiles.first.click()
     page.wait_for_url(re.compile("sel="))
     trail(page).wait_for()
     page.get_by_text("paused while you look").wait_for()

@@ -131,7 +131,7 @@ class TestNow:
 
 
 def test_engines_and_their_cold_starts_are_listed(shown):
-    engines, starts = (one.value.values.tolist() for one in shown("engines", range="1h").dataframe)
+    engines, starts = (one.value.values.tolist() for one in shown("engines", range="1h", table="true").dataframe)
     (engine,), (start,) = engines, starts
     assert all(name in engine for name in ("engine", "tokentrail", "baseline"))
     assert start[1] == "3.00 s"

@@ -132,7 +132,7 @@ class TestRequest:
         shading = [step(i, start, length, interferes=True) for i, (start, length) in enumerate(steps)]
         picture = tracks.of_request(trail(tokens=tokens, steps=shading), None, NOW)
         assert [NAMES[place] for place in drawn(picture)["tokens"]["colours"]] == ["prefill", colour]
-        words = {"others": "others' prompts", "wait": "other"}.get(colour, colour)
+        words = {"others": "a step with others' prompts", "wait": "other"}.get(colour, colour)
         assert {*picture.legend} == {"prefill", words}
 
     def test_waits_are_drawn_between_the_decade_of_the_least_and_beyond_the_most(self):
