@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager chromium docker-compose openssl
 
-.PHONY: help setup system helm dist site demo demo-day test test-fast test-stores test-clocks test-vllm test-unchanged test-pythons test-compose sbom lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
+.PHONY: help setup system helm dist site demo demo-day test test-fast test-stores test-changed test-clocks test-vllm test-unchanged test-pythons test-compose sbom lint format bench tradeoffs fuzz gpu gpu-wheels constraints locks clean
 
 help:  ## show this help
 	@echo 'tokentrail: SLO monitoring for LLM inference that keeps the trail of every token'
@@ -107,6 +107,10 @@ test-fast: setup  ## run the tests that start no process, store, browser or real
 
 test-stores: setup  ## run those of test-fast, and the tests that open a store in their own process
 	$(PYTEST) -m 'not slow or store' $(PYTEST_ARGS)
+
+# CHANGED="--base HEAD~3 -x": since another commit, and what else pytest takes. The first time, all tests run once to learn which enter what.
+test-changed: setup  ## run the tests that enter what differs from main, a minute of CPU
+	$(BIN)/python -m tests.changed $(CHANGED)
 
 # CLOCKS="--only midnight tests/collector/api/test_goodput.py" names one moment and one file.
 test-clocks: setup system  ## run the tests that read a clock at the ends of hours, days and months, and with old fixtures (needs cc)

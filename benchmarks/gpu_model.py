@@ -1,4 +1,4 @@
-"""Writes a Llama with random weights and words as tokens: `python -m benchmarks.gpu_model FOLDER [--shape NAME]`.
+"""Writes a Llama with random weights and words as tokens.
 
 A machine without a package index has no trained model. The time of a step depends on the shape alone.
 """
@@ -6,10 +6,9 @@ A machine without a package index has no trained model. The time of a step depen
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 
 SHAPES: dict[str, dict[str, int]] = {
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -22,11 +21,6 @@ SHAPES: dict[str, dict[str, int]] = {
 """The shapes of SmolLM2-135M and of Llama 3.2 1B, and one for tests."""
 WORDS = 32_000
 """Tokens: `<unk>`, `</s>`, and the words w2, w3, …"""
-
-
-def main(folder: Path, shape: Annotated[str, typer.Option(help=", ".join(SHAPES))] = "1b") -> None:
-    """Write config.json, the weights and the tokenizer."""
-    write(folder, shape)
 
 
 def write(folder: Path, shape: str, words: int = WORDS) -> Path:
@@ -48,7 +42,3 @@ def write(folder: Path, shape: str, words: int = WORDS) -> Path:
     torch.manual_seed(0)
     library.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
-
-
-if __name__ == "__main__":
-    typer.run(main)

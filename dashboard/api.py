@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
+from threading import current_thread
 from typing import Any
 
 import httpx
 import streamlit as st
+from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ctx
 
 from dashboard import login
 from tokentrail.shared.connection import KEY, ConnectionSettingError, client, in_words, remedy
@@ -89,6 +93,27 @@ def fetch(query: Query) -> dict[str, Any] | Problem:
     except PermissionError as error:
         return Problem("You have no key here", str(error), HTTPStatus.FORBIDDEN)
     return _fetched(api_url(), key, query)
+
+
+_AT_ONCE = ThreadPoolExecutor(4, thread_name_prefix="ask")
+"""Questions of all tabs that are asked at one time; the collector lets a few in, and others wait."""
+
+
+def ask_ahead(*queries: Query) -> None:
+    """Ask some questions at once. `fetch` of one of them waits for it alone, so each part is drawn as it comes."""
+    try:
+        key = login.key()
+    except PermissionError:
+        return  # `fetch` says so
+    context, url, began = get_script_run_ctx(suppress_warning=True), api_url(), time.monotonic()
+
+    def answered(query: Query) -> None:
+        if time.monotonic() - began < CACHE_S:  # later, the page has asked it by itself
+            add_script_run_ctx(current_thread(), context)
+            _fetched(url, key, query)
+
+    for query in queries:
+        _AT_ONCE.submit(answered, query)
 
 
 @st.cache_data(ttl=LABELS_S, max_entries=50, show_spinner=False)

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
-from dashboard import address
+from dashboard import address, times
 from dashboard.api import ask, fetch_seldom
 from tokentrail.shared.connection import OTHER_FORM
 from tokentrail.shared.formatting import count, instant, plain
@@ -61,7 +61,8 @@ class View:
 
     def at(self, now: datetime) -> View:
         """This selection with absolute times, so that all questions of one drawing are about one moment."""
-        return replace(self, start=absolute(self.start, now), end=absolute(self.end, now))
+        start, end = times.span(self.start, self.end, now, self.zone)
+        return replace(self, start=start, end=end)
 
     def link(self, page: str, /, **more: object) -> str:
         """The path of a page with this selection and more. Its times are absolute: others see the same minutes."""
@@ -70,29 +71,6 @@ class View:
         params = {"range": CUSTOM, "start": fixed.start, "end": fixed.end, "slo": self.slo, "utc": utc} | more
         labels = [(name, value) for name, value in self.labels if name not in more]
         return address.link(page, [*params.items(), *labels])
-
-
-_RELATIVE = re.compile(r"-((?:\d+(?:\.\d+)?(?:d|h|ms|m|s))+)")
-_UNIX = re.compile(r"\d{1,11}(?:\.\d+)?")
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-
-
-def absolute(text: str, now: datetime) -> str:
-    """A time relative to now (`now`, `-1h30m`) or in unix seconds as RFC 3339. Others are for the API to refuse."""
-    if _UNIX.fullmatch(text):
-        return written(datetime.fromtimestamp(float(text), UTC))
-    match = _RELATIVE.fullmatch(text)
-    if text != "now" and not match:
-        return text
-    parts = re.findall(r"(\d+(?:\.\d+)?)(d|h|ms|m|s)", text)
-    ago = timedelta(seconds=sum(float(n) * _UNITS[unit] for n, unit in parts))
-    return written(now - ago)
-
-
-def written(at: datetime) -> str:
-    """A time as the URL holds it: RFC 3339 in UTC, with milliseconds where there are some."""
-    precision = "milliseconds" if at.microsecond else "seconds"
-    return at.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def refresh_s(chosen: str) -> float:
@@ -106,6 +84,11 @@ def readers_zone() -> tzinfo:
         return ZoneInfo(st.context.timezone or "UTC")
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return UTC
+
+
+def shown_zone() -> tzinfo:
+    """The time zone in which pages show times."""
+    return UTC if st.session_state.get("utc", address.get("utc") == "true") else readers_zone()
 
 
 def selected() -> View:
@@ -147,6 +130,7 @@ def header(page: str) -> View:
     with st.container(horizontal=True, gap=None, width="content", key="moves"):
         for key, icon, help_text, by in _MOVES:
             st.button("", icon=icon, key=key, help=help_text, type="tertiary", on_click=_move, args=(start, end, by))
+        _picker(start, end)
     _offer(offered_filters(start, end, is_there=is_there))
     for number, (name, value) in enumerate(labels):
         st.button(
@@ -173,9 +157,9 @@ def header(page: str) -> View:
     if live and refreshes and held is not None:
         st.caption("paused while you look", width="content")
         st.button("resume", type="tertiary", key="resume", on_click=address.let_go)
-    in_utc = st.toggle("UTC", key="utc", bind="query-params", width="content")
+    st.toggle("UTC", key="utc", bind="query-params", width="content")
     every_s = refresh_s(chosen) if refreshes and held is None else None
-    view = View(start, end, labels, slo, every_s, UTC if in_utc else readers_zone())
+    view = View(start, end, labels, slo, every_s, shown_zone())
     return view if held is None else view.at(held)
 
 
@@ -191,7 +175,7 @@ def _move(start: str, end: str, by: tuple[float, float]) -> None:
     """Move the bounds of the range by so many of its lengths, but not into the future."""
     now = address.moment()
     try:
-        begin, until = (instant(absolute(text, now)) for text in (start, end))
+        begin, until = map(instant, times.span(start, end, now, shown_zone()))
     except ValueError:  # the API says what is wrong with it
         return
     length = until - begin
@@ -204,10 +188,10 @@ def _move(start: str, end: str, by: tuple[float, float]) -> None:
 def set_range(begin: datetime, until: datetime) -> None:
     """Show the time from `begin` to `until`. For callbacks: before the header is drawn."""
     st.session_state["range"] = CUSTOM
-    times = {"start": written(begin), "end": written(until)}
-    st.session_state.update(times)
+    bounds = {"start": times.written(begin), "end": times.written(until)}
+    st.session_state.update(bounds)
     with suppress(StreamlitAPIException):  # boxes that are there write their values into the URL, and new ones do not
-        address.put(**times)
+        address.put(**bounds)
     address.let_go()
 
 
@@ -225,14 +209,37 @@ def around(at: datetime, view: View) -> tuple[datetime, datetime]:
 
 
 def _custom() -> tuple[str, str]:
-    hint = "2026-11-21T10:00:00Z, unix seconds, or relative to now: -2h30m"
+    hint = "14:00, 2026-11-21 14:00 (on the clock of the page), 2026-11-21T10:00:00Z, or relative to now: -2h30m"
     start, end = (
         st.text_input(
             label, default, key=key, bind="query-params", help=hint, label_visibility="collapsed", width=190,
         )
         for label, default, key in (("From", "-2h", "start"), ("To", "now", "end"))
     )  # fmt: skip
-    return start.strip() or "-2h", end.strip() or "now"
+    start, end = start.strip() or "-2h", end.strip() or "now"
+    begin, until = times.span(start, end, address.moment(), shown_zone())
+    return start if start.startswith("-") else begin, until if end[:1].isdigit() else end
+
+
+def _picker(start: str, end: str) -> None:
+    """A calendar and a clock for both bounds of the range, on the clock of the page."""
+    now, zone = address.moment(), shown_zone()
+    with st.popover("", icon=":material/calendar_month:", type="tertiary", help="Choose times", key="calendar"):
+        try:
+            bounds = [instant(text).astimezone(zone) for text in times.span(start, end, now, zone)]
+        except ValueError:  # the API says what is wrong with it
+            return
+        keys = [f"pick {label} {start} {end}" for label in ("From", "To")]  # another range has other boxes
+        for key, at in zip(keys, bounds, strict=True):
+            st.session_state.setdefault(key, at.replace(tzinfo=None, second=0, microsecond=0))
+            st.datetime_input(key.split()[1], key=key, step=60)
+        st.button("Show", key="picked", on_click=_picked, args=(keys, zone))
+
+
+def _picked(keys: Sequence[str], zone: tzinfo) -> None:
+    begin, until = (st.session_state[key].replace(tzinfo=zone) for key in keys)
+    if begin < until:
+        set_range(begin, until)
 
 
 def offered_slos() -> tuple[list[str], bool]:
@@ -318,6 +325,11 @@ def drop(name: str, value: str) -> None:
 
 def _in_url() -> list[tuple[str, str]]:
     return [(name, value) for name in _names(st.query_params) for value in st.query_params.get_all(name)]
+
+
+def of_request(trace_id: str, span_id: str) -> list[tuple[str, str]]:
+    """Parameters of the page of a request, with the filters: written later, they would be a step of the way back."""
+    return [("trace_id", trace_id), ("span_id", span_id), *_in_url()]
 
 
 def _names(given: Iterable[str]) -> list[str]:

@@ -13,6 +13,8 @@ BAD: Final = "#ef4444"
 WARN: Final = "#f59e0b"
 QUIET: Final = "#94a3b8"
 MAIN: Final = "#3b82f6"
+OTHERS: Final = "#fb7185"
+"""Prompts of other requests, in a step for which a token waited."""
 INCOMPLETE: Final = QUIET
 """Shades the end of a window of which requests may be on their way."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from math import floor, log10
 from typing import Final
 
 from dashboard import palette
@@ -16,6 +17,8 @@ _LANES: Final = 24
 """Lanes of other requests; those behind them are left out, and the page says so."""
 LANE: Final = 13
 """Pixels of a lane."""
+WAITS_HEIGHT: Final = 150
+"""Pixels of the waits of tokens."""
 _WAITS: Final = ("batch", "tokens", "kv", "priority")
 _KEYS: Final = "Plus and minus zoom, arrows move, 0 shows all."
 _PLACES: Final = {name: place for place, name in enumerate(COLOURS)}
@@ -39,7 +42,7 @@ def of_request(trail: Json, timeline: Json | None, now: datetime) -> Picture | N
     tracks = [
         _bars("phases", 30, [(0, p["offset_s"], p["duration_s"], _place(p["name"]), label(p["name"]), None)
                              for p in trail["phases"]]),
-        _tokens(tokens, steps),
+        _tokens(tokens, steps, _gap(request)),
         _steps(
             [s["offset_s"] for s in steps], [s["duration_s"] for s in steps],
             {name: [s[name] for s in steps] for name in ("step", "prefill_tokens", "decode_tokens")},
@@ -119,17 +122,49 @@ def _bars(name: str, height: int, bars: Iterable[Bar], rows: int = 1) -> Json | 
     return {"kind": "bars", "name": name, "height": height, "rows": rows, "bars": drawn} if drawn else None
 
 
-def _tokens(tokens: Sequence[Json], steps: Sequence[Json]) -> Json | None:
-    return tokens and {
+def _tokens(tokens: Sequence[Json], steps: Sequence[Json], limit_s: float | None) -> Json | None:
+    """The wait before each token, upwards by its logarithm; tokens of one step have a wait of 0 but for the first."""
+    if not tokens:
+        return None
+    waits = [token["duration_s"] for token in tokens]
+    known = [wait for wait in (*waits, limit_s) if wait]
+    shades = [(step["offset_s"], step["duration_s"]) for step in steps if step["interferes"]]
+    return {
         "kind": "waits",
         "name": "tokens",
-        "height": min(170, max(40, 7 * len(tokens))),
+        "height": WAITS_HEIGHT,
         "first": tokens[0]["index"],
         "ends": [token["offset_s"] for token in tokens],
-        "waits": [token["duration_s"] for token in tokens],
-        "colours": [_place(token["phase"]) for token in tokens],
-        "shades": [(step["offset_s"], step["duration_s"]) for step in steps if step["interferes"]],
-    }  # type: ignore[return-value] # an empty list is no track
+        "waits": waits,
+        "colours": _reasons(tokens, shades),
+        "shades": shades,
+        "low": 10.0 ** floor(log10(min(known, default=0.01))),
+        "high": 1.6 * max(known, default=0.01),
+        "limit": limit_s,
+    }
+
+
+def _reasons(tokens: Sequence[Json], shades: Sequence[tuple[float, float]]) -> list[int]:
+    """The colour of each token: the phase that took most of its wait, or prompts of others that took half of it."""
+    places, first = [], 0
+    for token in tokens:
+        end = token["offset_s"]
+        begin = end - token["duration_s"]
+        while first < len(shades) and sum(shades[first]) <= begin:
+            first += 1
+        shared, place = 0.0, first
+        while place < len(shades) and shades[place][0] < end:
+            shared += min(end, sum(shades[place])) - max(begin, shades[place][0])
+            place += 1
+        is_others = token["phase"] == Phase.DECODE and shared > 0 and shared >= token["duration_s"] / 2
+        places.append(_PLACES["others"] if is_others else _place(token["phase"]))
+    return places
+
+
+def _gap(request: Json) -> float | None:
+    """The smallest longest gap that was promised and missed, in seconds."""
+    missed = [miss for verdict in request["verdicts"] for miss in verdict["missed"]]
+    return min((miss["limit_s"] for miss in missed if miss["threshold"] == "gap"), default=None)
 
 
 def _steps(starts: Sequence[float], lengths: Sequence[float], of: Json, more: Sequence[str]) -> Json | None:

@@ -136,6 +136,7 @@ def slo_state(slo: Json) -> str:
     return "exhausted" if slo["budget_left"] is not None and slo["budget_left"] <= 0 else "ok"
 
 
-def idle_last(slos: Sequence[Json]) -> list[Json]:
-    """The SLOs in their order, those without requests behind the others."""
-    return sorted(slos, key=lambda slo: slo_state(slo) == "idle")
+def worst_first(slos: Sequence[Json]) -> list[Json]:
+    """The SLOs by how urgent they are, and in their order: what fires first, those without requests last."""
+    states = ("page", "ticket", "exhausted", "ok", "unjudged", "idle")
+    return sorted(slos, key=lambda slo: states.index(slo_state(slo)))

@@ -55,7 +55,7 @@ OF_PROCESSES = {"processes": "processes", "engines": "engines", "cold_starts": "
                 "incidents": "incidents"}  # fmt: skip
 """What an admin asks, and the list in which the good tenant's processes are."""
 OF_THE_MOMENT = re.compile(
-    r"_(created|timestamp_seconds)$|_(cause|culprit|held_up)_|^tokentrail_slo_(attainment|budget|burn|exhaustion)"
+    r"_timestamp_seconds$|_(cause|culprit|held_up|reason)_|^tokentrail_slo_(attainment|budget|burn|exhaustion)"
 )
 """Metrics that depend on when a collector looked, or explained: the API answers for the same moment."""
 
@@ -179,6 +179,8 @@ class Prometheus:
         found = {}
         for series in result["data"]["result"]:
             labels = {name: value for name, value in series["metric"].items() if name != "cluster"}
+            if cluster == "alone" and labels.get("slo") == "each":  # a page for all of them, who are the good tenant
+                labels.setdefault("tenant", GOOD)
             if GOOD in (labels.get("process_tenant"), labels.get("tenant")):
                 found[json.dumps(labels, sort_keys=True)] = series["values"][0][0]
         return found

@@ -154,7 +154,7 @@ class Suite:
         its, outer = ({one for one in of_part if Path("tests", at) in one.parents} for at in (file.parent, Path(*room)))
         of_name = {one for one in of_part if one.name in names}
         near = of_name | ((its or outer) if room else set())
-        users = self._users(mutation)
+        users = self.users(mutation.file, mutation.line)
         entering = set().union(*(self._entering[function] for function in users))
         by_use = {test: (Path(test.partition("::")[0]) not in near, len(self._reached[test][1])) for test in entering}
         found, seconds, longest_s = list[str](), 0.0, 0.0
@@ -172,9 +172,12 @@ class Suite:
         left_out = [test for one in files for test in self._left_out.get(one, [str(one)])]
         return Run(found, 20 + 5 * seconds, 20 + 5 * longest_s), Run(left_out, SLOW_S, SLOW_S / 2)
 
-    def _users(self, mutation: Mutation) -> set[str]:
-        """The function that a mutation is in, or those that mention what is assigned there."""
-        file, line = mutation.file, mutation.line
+    def entering(self, function: str) -> list[str]:
+        """The tests that enter a function, `FILE:NAME`: those that enter the least come first."""
+        return sorted(self._entering[function], key=lambda test: (len(self._reached[test][1]), test))
+
+    def users(self, file: str, line: int) -> set[str]:
+        """The function that a line is in, or those that mention what is assigned there."""
         name, node = next(one for one in self._statements[file] if one[1].lineno <= line <= one[1].end_lineno)
         if isinstance(node, FUNCTION):
             return {f"{file}:{name}"}

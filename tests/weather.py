@@ -1,7 +1,7 @@
 """`python -m tests.weather NAME …`: weather that no test has, at a real collector; each once for a minute or two.
 
-Each function of `KINDS` raises AssertionError where something is lost, wrong or away. SECURITY.md's and
-docs/collector.md's tables have what each showed.
+Each function of `KINDS` raises AssertionError where something is lost, wrong or away, and what it showed is printed as
+JSON. SECURITY.md's table has that of some.
 """
 
 import argparse

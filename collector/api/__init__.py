@@ -1,4 +1,4 @@
-"""The HTTP API: a file per endpoint, with its parameters, its response models and its routes."""
+"""The HTTP API: its routes, with their parameters and response models."""
 
 from collector.api.app import create_app
 

@@ -18,7 +18,6 @@ from collector.access.access import OPEN, Access
 from collector.api import (
     admission,
     backup,
-    changes,
     check,
     collector,
     compare,
@@ -26,20 +25,15 @@ from collector.api import (
     engines,
     explain,
     goodput,
-    heatmap,
-    incidents,
-    labels,
     problems,
     request,
     requests,
     samples,
-    slos,
     spans,
     storage,
-    summary,
     timeouts,
     timeseries,
-    verdict,
+    windows,
 )
 from collector.api.context import Context
 from collector.api.parameters import given_once
@@ -108,24 +102,18 @@ def create_app(
         HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *admission.REFUSALS, HTTPStatus.SERVICE_UNAVAILABLE
     )
     parts = (
-        summary,
+        windows,
         compare,
         check,
-        changes,
         differences,
         goodput,
-        heatmap,
-        labels,
         explain,
-        slos,
         requests,
         request,
         timeseries,
         timeouts,
         engines,
-        incidents,
         spans,
-        verdict,
     )
     routers = [*(part.router(context) for part in parts), samples.router(context, status)]
     of_collector = (storage.router(usage, retention, status), collector.router(status), backup.router(backups))

@@ -11,13 +11,13 @@ from pydantic import Field
 from collector.api.context import Context
 from collector.api.latency import LatencyQuery
 from collector.api.parameters import Name, Time, find_slo, with_filters
-from collector.ask.times import clock_text
 from collector.ask.window import Window
 from collector.compare.differences import Differences, differences
 from collector.count.reader import Reader
 from collector.count.verdicts import wanted
 from collector.slo.judge import selected
 from collector.sql.fragment import TRUE, Fragment, all_of, any_of, negated
+from tokentrail.shared.formatting import clock_text
 from tokentrail.shared.parameters import MEANING, Ended, Verdict
 
 _COMPARED: Final[tuple[Verdict, Verdict]] = ("bad", "good")

@@ -162,7 +162,7 @@ def _ended(reader: Reader, window: Window, query: RequestsQuery, total: int | No
     if not goes_on and last is None:
         total = len(rows)
     elif total is None:
-        total = reader.queries.row("requests_count", {"filter": chosen}, **window.bounds)["total"]
+        total = reader.queries.count("requests", "ended_in_window", chosen, **window.bounds)
     explained = causes_of_rows(reader, page) if query.explained else []
     following = _cursor(query.sort, page[-1]).text() if goes_on else None
     return {"requests": requests, "total": total, "next": following, "explained": explained}

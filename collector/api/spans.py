@@ -112,7 +112,7 @@ def router(ctx: Context) -> APIRouter:
         fragments, bounds = {"filter": query.filter}, query.bounds(reader.now_ns)
         told = WindowOut.of(Window(**bounds, filter=TRUE), reader.complete_ns)
         rows = reader.queries.rows("spans", fragments, **bounds, limit=query.limit, offset=query.offset)
-        total = reader.queries.row("spans_count", fragments, **bounds)["total"]
+        total = reader.queries.count("spans", "started_in_window", query.filter, **bounds)
         return Spans(window=told, spans=[_span(row) for row in rows], total=total)
 
     @routes.get("/spans/names")

@@ -12,14 +12,16 @@ import numpy.typing as npt
 from clickhouse_connect.driver.query import QueryResult
 
 from collector.ask.past_days import Day, PastDays, Versions, partition, size_of_columns
-from collector.ask.template import no_rows_without, render
-from collector.sql.fragment import Fragment, merged
+from collector.ask.template import no_rows_without, part, render
+from collector.sql.fragment import Fragment, Table, merged
 from collector.store import Store
 
 T = TypeVar("T")
 
 _MOST_SESSIONS: Final = 64
 _SMALL_BYTES: Final = 65_536
+_TIMES: Final = {"requests": "end", "tokens": "minute"}
+"""The column by which the rows of a table are counted by hour."""
 
 
 class Queries:
@@ -89,16 +91,22 @@ class Queries:
         if last % 24 == 0 or days[-1][1] != newest:
             return {day: now.get(day, ()) for day in days}
         (day,) = days
+        by_time = {"table": Table(table), "time": Fragment(_TIMES[table])}
         counted = self.remembered(
             ("rows by hour", *day),
             days,
-            lambda: self.columns(f"{table}_by_hour", partition=newest),
+            lambda: self.columns("rows_by_hour", by_time, partition=newest),
             size_of_columns,
             now,
         )
         n = sum(n for hour, n in zip(counted["hour"], counted["n"], strict=True) if first <= hour < last)
         first_block, _, _, mutation = now[day]
         return {(table, f"{newest} {first}-{last}"): (first_block, mutation, n)}
+
+    def count(self, table: str, during: str, matching: Fragment, **bounds: int) -> int:
+        """How many rows of a table match, in a window: `during` is `ended_in_window` or `started_in_window`."""
+        fragments = {"table": Table(table), "in_window": part(during, {}), "filter": matching}
+        return int(self.row("rows_in_window", fragments, **bounds)["n"])
 
     def deletions_of(self, table: str) -> Versions:
         """A version that changes when rows of a table were deleted, or its oldest or newest day went or came."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from collector.sql.fragment import Fragment, merged
+from collector.sql.fragment import Fragment, Table, merged
 
 
 class _Sql(Template):
@@ -16,10 +16,10 @@ class _Sql(Template):
 
     A value is neither: it is a bound parameter, `{name:Type}`.
 
-        queries/spans_count.sql      SELECT count() AS total FROM spans WHERE $parts.started_in_window AND $filter
+        queries/span_names.sql         SELECT name, count() … FROM spans WHERE $parts.started_in_window AND $filter …
         ask/sql/started_in_window.sql  start >= {start_ns:Int64} AND start < {end_ns:Int64}
-        the caller                   queries.row("spans_count", {"filter": Fragment("x = 1")}, start_ns=1, end_ns=2)
-        the store                    … WHERE start >= {start_ns:Int64} AND start < {end_ns:Int64} AND (x = 1)
+        the caller                     queries.rows("span_names", {"filter": Fragment("x = 1")}, start_ns=1, end_ns=2)
+        the store                      … WHERE start >= {start_ns:Int64} AND start < {end_ns:Int64} AND (x = 1) …
     """
 
     idpattern = r"(?-i:(?:parts\.)?[a-z][a-z0-9_]*)"
@@ -59,7 +59,12 @@ def render(path: str, fragments: Mapping[str, Fragment]) -> str:
     if named != fragments.keys():
         msg = f"{path}.sql takes the fragments {sorted(named)}, not {sorted(fragments)}"
         raise TypeError(msg)
-    return template.substitute({name: f"({fragment.sql})" for name, fragment in fragments.items()})
+    return template.substitute({name: _placed(fragment) for name, fragment in fragments.items()})
+
+
+def _placed(fragment: Fragment) -> str:
+    """A fragment as it stands in a query: in parentheses, but for the name of a table."""
+    return fragment.sql if isinstance(fragment, Table) else f"({fragment.sql})"
 
 
 def part(name: str, fragments: Mapping[str, Fragment]) -> Fragment:

@@ -135,11 +135,3 @@ def rfc3339(ns: int) -> str:
     while digits.endswith("000"):
         digits = digits[:-3]
     return f"{text}.{digits}Z" if digits else f"{text}Z"
-
-
-def clock_text(ns: int, now_ns: int) -> str:
-    """A time in a sentence: `12:02 UTC`, with the day if that is not today's, and with the year if it is another."""
-    moment, now = (_EPOCH + timedelta(seconds=at // SECOND_NS) for at in (ns, now_ns))
-    day = "" if moment.date() == now.date() else f"{moment.day} {moment:%b} "
-    year = "" if moment.year == now.year else f"{moment.year} "
-    return f"{day}{year}{moment:%H:%M} UTC"

@@ -16,7 +16,7 @@ from collector.compare.chance import Z_95, Floats, Interval, Ratios, Sample, Sha
 from collector.compare.sides import LATENCIES, Rows, Side, SideOut, alike_samples, alike_tokens, where
 from collector.compare.strata import Strata
 from collector.count.answers import LEVELS
-from tokentrail.shared.formatting import THRESHOLDS, percent
+from tokentrail.shared.formatting import THRESHOLDS, percent, significant
 from tokentrail.shared.formatting import count as digits
 
 _WORDS: Final = {"input": "prompt tokens", "cached": "cached tokens", "output": "output tokens"}
@@ -257,7 +257,7 @@ def _warnings(a: Side, b: Side, mix: Mapping[str, MixOut]) -> Iterator[str]:
             yield f"the {_WORDS[name]} differ (medians {one.a:.0f} and {one.b:.0f}): ratios are of similar requests"
     running = [side.running or 0.0 for side in (a, b)]
     if min(running) > 0 and max(running) / min(running) > _OTHER_LOAD:
-        yield f"the load differs: {running[0]:.1f} and {running[1]:.1f} requests ran at a time"
+        yield f"the load differs: {significant(running[0], 2)} and {significant(running[1], 2)} requests ran at a time"
     if a.one_of * b.one_of > 1:
         yield f"intervals are from one of {max(a.one_of, b.one_of)} requests; all others are from all"
 

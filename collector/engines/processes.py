@@ -20,6 +20,7 @@ from collector.count.in_flight import Bools
 from collector.count.reader import Reader
 from collector.engines.engines import only_sampled
 from collector.engines.kv import Cache, caches
+from collector.engines.siblings import Beside, beside
 from collector.engines.signs import processes_of, signs_of_life
 from collector.numbers.latencies import exact_by
 from collector.slo.counts import Number
@@ -27,6 +28,8 @@ from collector.slo.counts import Number
 MOST: Final = 300
 POINTS: Final = 40
 """Buckets of the curves."""
+_FEWEST_STEPS: Final = 5
+"""A bucket with fewer steps that only decode says nothing of a process."""
 _QUIET_NS: Final = 300 * SECOND_NS
 
 State = Literal["hangs", "lost", "ok", "quiet"]
@@ -66,6 +69,8 @@ class ProcessNumbers(Answer):
     """The largest batch of each bucket."""
     waiting_curve: Curve
     kv_curve: Curve
+    beside: Beside | None
+    """Null: no other process of its service made steps in the same time."""
 
 
 class Processes(Answer):
@@ -75,7 +80,7 @@ class Processes(Answer):
     step_s: float
     """Width of a bucket of the curves; the first begins with the window."""
     processes: list[ProcessNumbers]
-    """The processes in trouble first, then the latest, at most 300."""
+    """The processes in trouble first, then slow ones, the slowest first, then the latest, at most 300."""
     processes_total: int
 
 
@@ -84,16 +89,22 @@ def processes(reader: Reader, window: Window, vantage: Sequence[str]) -> Process
     told = WindowOut.of(window, reader.complete_ns)
     known = processes_of(signs_of_life(reader, window))
     known += only_sampled(known, samples.sampled(reader, window, ("up", "running")))
-    read = _Read(reader, window, vantage)
+    read = _Read(reader, window, vantage, known)
     rows = [read.numbers(one) for one in known]
-    rows.sort(key=lambda one: ("hangs", "lost").index(one.state) if one.state in ("hangs", "lost") else 2)
+    rows.sort(key=_order)
     return Processes(window=told, step_s=read.step_ns / SECOND_NS, processes=rows[:MOST], processes_total=len(rows))
+
+
+def _order(one: ProcessNumbers) -> tuple[int, float]:
+    if one.state in ("hangs", "lost"):
+        return ("hangs", "lost").index(one.state), 0.0
+    return (2, -one.beside.ratio) if one.beside and one.beside.is_slow else (3, 0.0)
 
 
 class _Read:
     """What was read of all processes of a window."""
 
-    def __init__(self, reader: Reader, window: Window, vantage: Sequence[str]) -> None:
+    def __init__(self, reader: Reader, window: Window, vantage: Sequence[str], known: Sequence[dict[str, Any]]) -> None:
         self._window = window
         self.step_ns = max(1, -(-(window.end_ns - window.start_ns) // POINTS))
         of_process = {"process_filter": process_filter(window)}
@@ -106,6 +117,12 @@ class _Read:
         self._batches: dict[Process, list[dict[str, Any]]] = defaultdict(list)
         for row in reader.queries.rows("process_batches", of_process, **window.bounds, step_ns=self.step_ns):
             self._batches[Process.of(row)].append(row)
+        decoded = {
+            process: {row["bucket"]: row["decode_p50_ns"] for row in batches if row["decode_steps"] >= _FEWEST_STEPS}
+            for process, batches in self._batches.items()
+        }
+        services = {process: (process.service, process.process_tenant) for process in map(Process.of, known)}
+        self._beside = beside(services, decoded)
         groups = count_by(reader, window, vantage, reader.slos, PROCESS, MOST)
         latencies = exact_by(reader, groups.window, PROCESS)
         self._requests = {
@@ -139,6 +156,7 @@ class _Read:
             step_p50_s=None if p50 is None else p50 / SECOND_NS,
             step_p99_s=None if p99 is None else p99 / SECOND_NS,
             **self._curves(process),
+            beside=self._beside.get(process),
         )
 
     def _rows(self, process: Process, chosen: Bools) -> list[int]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import parse_qsl
 
-from collector.ask.times import clock_text, parse_moment, rfc3339
+from collector.ask.times import parse_moment, rfc3339
 from collector.base.answer import Answer
 from collector.incidents.incident import Incident, TopCause
 from collector.numbers.changes import Change
 from collector.slo.counts import Number
 from collector.slo.severity import Severity
-from tokentrail.shared.formatting import named, percent
+from tokentrail.shared.formatting import clock_text, named, percent
 
 Page = Literal["now", "explore", "tail", "engines", "compare", "request", "runbook"]
 

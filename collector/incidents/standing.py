@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from collector.ask.times import DAY_NS, HOUR_NS, SECOND_NS, clock_text, parse_moment
+from collector.ask.times import DAY_NS, HOUR_NS, SECOND_NS, parse_moment
 from collector.ask.window import Window
 from collector.count.evaluation import Counted
 from collector.count.over_time import spent_ns
@@ -17,8 +17,8 @@ from collector.slo.conditions import load_conditions
 from collector.slo.durations import duration_text
 from collector.slo.model import Slo
 from collector.slo.severity import SEVERITIES
+from tokentrail.shared.formatting import clock_text, duration, named, percent, significant
 from tokentrail.shared.formatting import count as digits
-from tokentrail.shared.formatting import duration, named, percent, significant
 
 State = Literal["broken", "quiet", "not_judged", "spent", "danger", "kept"]
 """In this order: the first that holds is told.

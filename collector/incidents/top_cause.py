@@ -21,7 +21,7 @@ from collector.causes.answer.culprits import (
     read_inflicted,
 )
 from collector.causes.answer.holders import HELD, Victims, read_held
-from collector.causes.answer.request_times import Explained, Rows, parts_of, read_judged
+from collector.causes.answer.request_times import Explained, Weighed, parts_of, read_judged
 from collector.causes.answer.sentence import beyond_typical, number_of_bad
 from collector.causes.answer.served import read_processes
 from collector.causes.answer.slower import CAUSE, read_slower
@@ -73,7 +73,7 @@ class Blamed:
     top: TopCause
     shares: Mapping[str, float]
     """By cause, the largest first, without those of which they took no more."""
-    lost: Rows
+    lost: Weighed
     """The bad requests, and their times beside typical ones."""
     beyond: Beyond
 
@@ -172,7 +172,7 @@ def _looked_at(reader: Reader, window: Window, burns: Sequence[Burning]) -> list
         bad = of_burn & is_told
         enough = bad.any() and known.rows["weight"][bad].sum() >= one.not_ended
         failed = round(float(known.rows["weight"][bad & outcomes.failed[cell]].sum()))
-        blamed = _blamed(known, bad, outcomes.good[cell] & is_told, failed) if enough else None
+        blamed = _cause_of(known, bad, outcomes.good[cell] & is_told, failed) if enough else None
         blamed = blamed and _with_slower(reader, hour, blamed)
         found.append(_LookedAt(blamed, bool(bad.any()), bool(of_burn.any())))
     return found
@@ -253,21 +253,24 @@ def _with_not_ended(reader: Reader, window: Window, one: Burning) -> Burning:
     return replace(one, not_ended=int((bad if one.tenant is None else bad & since.having("tenant", one.tenant)).sum()))
 
 
-def _blamed(known: Explained, bad: Bools, good: Bools, failed: int) -> Blamed | None:
-    """None without typical ones, or where the bad ones took no longer than these."""
-    typical = typical_of(known.at(np.flatnonzero(good)))
+def _cause_of(explained: Explained, bad: Bools, good: Bools, failed: int) -> Blamed | None:
+    """What took time from the bad requests beyond the middle half of the good ones; `failed` of the bad ones failed.
+
+    None without good ones, or where the bad ones took no longer than these.
+    """
+    typical = typical_of(explained.at(np.flatnonzero(good)))
     if typical is None:
         return None
-    chosen = known.at(np.flatnonzero(bad))
-    beyond = Beyond.of(chosen.times, typical.like(chosen.rows["model"]), parts_of(None))
-    weight = chosen.rows["weight"]
-    excess = (beyond.excess * weight).sum(1)
-    by_cause = {name: share for name, share in zip(PARTS, shares(np.round(excess, 3).tolist()), strict=True) if share}
-    if not by_cause:
+    requests = explained.at(np.flatnonzero(bad))
+    victims = Weighed(requests, requests.rows["weight"])
+    beyond = Beyond.of(victims.times, typical.like(requests.rows["model"]), parts_of(None))
+    excess = (beyond.excess * victims.weight).sum(1)
+    found = [(name, share) for name, share in zip(PARTS, shares(np.round(excess, 3).tolist()), strict=True) if share]
+    if not found:
         return None
-    by_cause = dict(sorted(by_cause.items(), key=lambda item: -item[1]))
-    groups = [(load_causes()[name].group, share) for name, share in by_cause.items()]
-    sentence = beyond_typical(number_of_bad(round(float(weight.sum())), failed), groups)
-    (cause, share), group = next(iter(by_cause.items())), groups[0][0]
-    top = TopCause(cause=cause, group=group, share=share, sentence=sentence)
-    return Blamed(top, by_cause, Rows(chosen, chosen.rows, weight), beyond)
+    found.sort(key=lambda item: -item[1])
+    groups = [(load_causes()[name].group, share) for name, share in found]
+    sentence = beyond_typical(number_of_bad(round(float(victims.weight.sum())), failed), groups)
+    cause, share = found[0]
+    top = TopCause(cause=cause, group=groups[0][0], share=share, sentence=sentence)
+    return Blamed(top, dict(found), victims, beyond)

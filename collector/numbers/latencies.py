@@ -58,14 +58,17 @@ def exact(reader: Reader, window: Window, ok: Number) -> dict[str, Distribution]
         known = {name: distribution for name, distribution in distributions.items() if distribution is not None}
         if len(known) == len(distributions):
             return known
-    row = reader.queries.row("latencies", {"filter": window.filter}, **window.bounds)
-    return {name: Distribution.of(row, name) for name in LATENCIES}
+    every = _by(reader, window, Fragment("''"))
+    return every.get("", dict.fromkeys(LATENCIES, Distribution.empty()))
 
 
 def exact_by(reader: Reader, window: Window, column: str) -> dict[str, dict[str, Distribution]]:
     """The distributions of every latency for each value of a column that has requests which ended ok."""
-    asked = {"column": column_of(column, "by"), "filter": window.filter}
-    rows = reader.queries.rows("latencies_by_group", asked, **window.bounds)
+    return _by(reader, window, column_of(column, "by"))
+
+
+def _by(reader: Reader, window: Window, column: Fragment) -> dict[str, dict[str, Distribution]]:
+    rows = reader.queries.rows("latencies", {"column": column, "filter": window.filter}, **window.bounds)
     return {row["value"]: {name: Distribution.of(row, name) for name in LATENCIES} for row in rows}
 
 

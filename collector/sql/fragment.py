@@ -15,6 +15,10 @@ class Fragment:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Table(Fragment):
+    """The name of a table, which stands in a query without parentheses."""
+
+
 TRUE = Fragment("true")
 FALSE = Fragment("false")
 

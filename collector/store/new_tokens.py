@@ -74,24 +74,17 @@ class NewTokens:
             self._next.clear()
             self._complete_after = None
 
-    def of(self, columns: Sequence[Columns]) -> Sequence[Columns]:
-        """Return the new rows, each once. Raises the store's errors, and may be called again."""
+    def without_stored(self, columns: Sequence[Columns]) -> Sequence[Columns]:
+        """Return the rows that the store lacks, each once. Raises the store's errors, and may be called again."""
         if not columns:
             return columns
         tokens = {name: np.concatenate([some[name] for some in columns]) for name in _TOKEN.names or ()}
         mixed = _mixed(tokens)
-        # 40 bits tell most answers apart. Two with the same ones are compared in full.
-        indexed = mixed & ~np.uint64(_LARGEST) | tokens["token_index"].clip(max=_LARGEST)
-        indexed.sort()
-        answers, indices = indexed >> np.uint64(_INDEX_BITS), indexed & np.uint64(_LARGEST)
-        starts = np.flatnonzero(np.diff(answers, prepend=answers[:1] + np.uint64(1)))
-        answers, firsts, lasts = answers[starts], indices[starts], indices[np.append(starts[1:], len(indices)) - 1]
-        are_new = self._are_new(answers, firsts, lasts, tokens["minute"])
-        repeated = bool((indexed[1:] == indexed[:-1]).any() or lasts.max() == _LARGEST)
-        if are_new and not repeated:
+        ranges, repeated = _index_ranges(mixed, tokens["token_index"])
+        if self._are_new(*ranges, tokens["minute"]) and not repeated:
             return columns
         parameters = _parameters(tokens, np.unique(mixed, return_index=True)[1])
-        if not repeated and not self._store_has_some(parameters, answers, firsts, lasts):
+        if not repeated and not self._store_has_some(parameters, *ranges):
             return columns
         return _one_by_one(columns, tokens, self._store.binary(_STORED, parameters, _BESIDE_INSERTS))
 
@@ -128,6 +121,20 @@ def _mixed(rows: Mapping[str, npt.NDArray[Any]] | npt.NDArray[Any]) -> Numbers:
         rows["trace_id"][:, 0] ^ rows["trace_id"][:, 1] * trace ^ rows["request_span_id"] ^ rows["tenant_hash"]
     ) * span
     return mixed ^ rows["choice"] * choice
+
+
+def _index_ranges(mixed: Numbers, token_index: Numbers) -> tuple[tuple[Numbers, Numbers, Numbers], bool]:
+    """The answers with the first and the last index of each, and whether an index occurs twice or is too large.
+
+    40 bits tell most answers apart. Two with the same ones are compared in full.
+    """
+    indexed = mixed & ~np.uint64(_LARGEST) | token_index.clip(max=_LARGEST)
+    indexed.sort()
+    answers, indices = indexed >> np.uint64(_INDEX_BITS), indexed & np.uint64(_LARGEST)
+    starts = np.flatnonzero(np.diff(answers, prepend=answers[:1] + np.uint64(1)))
+    lasts = indices[np.append(starts[1:], len(indices)) - 1]
+    repeated = bool((indexed[1:] == indexed[:-1]).any() or lasts.max() == _LARGEST)
+    return (answers[starts], indices[starts], lasts), repeated
 
 
 def _parameters(tokens: Columns, examples: npt.NDArray[np.intp]) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class Writer:
 
     def _write_contents(self, segment: Segment, contents: Contents, frames: Sequence[Frame]) -> None:
         for part in parts_of(segment.id, frames, self._signal.plain):
-            columns = part.columns and self._until_done(self._new_tokens.of, part.columns)
+            columns = part.columns and self._until_done(self._new_tokens.without_stored, part.columns)
             if columns:
                 self._write_columns(f"{part.token}.columns", columns, announce=not part.frames)
             self._new_tokens.forget(frame.payload for frame in part.frames)

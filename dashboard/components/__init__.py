@@ -21,7 +21,7 @@ from dashboard.api import Problem, api_url, ask, fetch
 from dashboard.filters import View
 from dashboard.transform import Json
 from tokentrail.shared.connection import OTHER_FORM
-from tokentrail.shared.formatting import cell, clock, count, data_until, plain, without_user
+from tokentrail.shared.formatting import age, cell, clock, count, data_until, plain, without_user
 
 _log = logging.getLogger(__name__)
 _last = {"took_s": 0.5}
@@ -134,8 +134,8 @@ def last_known(name: str, found: Json | Problem, view: View) -> Json | None:
 
 def span(window: Json, zone: tzinfo) -> None:
     """Say which time an answer is about, and up to when it is complete."""
-    until = data_until(window, zone)
-    st.caption(f"{clock(window['start'], zone)} – {clock(window['end'], zone)}" + (f" · {until}" if until else ""))
+    told = [text for text in (data_until(window, zone), age(window, address.moment())) if text]
+    st.caption(" · ".join([f"{clock(window['start'], zone)} – {clock(window['end'], zone)}", *told]))
 
 
 def no_data() -> None:

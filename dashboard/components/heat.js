@@ -1,5 +1,6 @@
 // Requests by time and latency on a canvas. A brush, a click or Enter sends what is selected; Escape clears it.
 const LEFT = 54, RIGHT = 10, BELOW = 20, FAILED = 12, GAP = 5, EVENT = 15;
+const EVERY = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 const TICKS = [1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000];
 
 export default function ({ data, parentElement, setTriggerValue }) {
@@ -19,6 +20,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const format = options => new Intl.DateTimeFormat("en-GB", { timeZone: data.zone, hour12: false, ...options });
   const time = format({ hour: "2-digit", minute: "2-digit", ...size });
   const day = format({ day: "numeric", month: "short" });
+  const parts = format({ year: "numeric", month: "numeric", day: "numeric", hour: "numeric", minute: "numeric", hourCycle: "h23" });
   const spansDays = step * nx > 86400 * 1.5;
   const at = x => new Date((start + x * step) * 1000);
   const clock = x => (spansDays ? `${day.format(at(x))} ` : "") + time.format(at(x));
@@ -74,8 +76,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const text = style("--st-text-color") || "#222", paper = style("--st-background-color") || "#fff";
     const events = place(g), wide = (px(1) - px(0)), tall = py(0) - py(1);
     for (const event of events) {
-      const y = 10 + EVENT * Math.max(event.lane, 0);
-      g.fillStyle = event.colour, g.fillRect(event.x0, y + 2, event.x1 - event.x0, 3);
+      const y = 10 + EVENT * event.lane;
+      g.fillStyle = event.colour, g.fillRect(event.x0, event.lane < 0 ? top() - 4 : y + 2, event.x1 - event.x0, event.lane < 0 ? 2 : 3);
       g.fillStyle = text;
       if (event.lane >= 0) g.fillText(event.name, event.left, y);
     }
@@ -93,16 +95,6 @@ export default function ({ data, parentElement, setTriggerValue }) {
       g.fillRect(px(x), bottom() + GAP, Math.max(1, wide - 0.5), FAILED);
     }
     axes(g, text);
-    let named = null;  // of the label before: its height, and where it ends
-    for (const limit of [...data.thresholds_s].sort((a, b) => b - a)) {
-      const y = py(row(limit)), label = `≤ ${seconds(limit)}`;
-      if (y < top() || y > bottom()) continue;
-      g.strokeStyle = g.fillStyle = "#ef4444", g.lineWidth = 1.2, g.setLineDash([5, 4]), g.beginPath();
-      g.moveTo(LEFT, y), g.lineTo(width - RIGHT, y), g.stroke(), g.setLineDash([]);
-      const left = named && y - named.y < 12 ? named.end + 8 : LEFT + 4;
-      named = { y, end: left + g.measureText(label).width };
-      g.fillText(label, left, y - 4);
-    }
     for (const line of data.lines) {
       g.strokeStyle = line.colour, g.lineWidth = 1.6, g.setLineDash(line.dotted ? [2, 3] : []), g.beginPath();
       let on = false;
@@ -111,6 +103,17 @@ export default function ({ data, parentElement, setTriggerValue }) {
         else { g[on ? "lineTo" : "moveTo"](px(x + 0.5), py(row(s))); on = true; }
       });
       g.stroke(), g.setLineDash([]);
+    }
+    let named = null;  // of the label before: its height, and where it ends
+    for (const limit of [...data.thresholds_s].sort((a, b) => b - a)) {
+      const y = py(row(limit)), label = `≤ ${seconds(limit)}`;
+      if (y < top() || y > bottom()) continue;
+      g.strokeStyle = g.fillStyle = "#ef4444", g.lineWidth = 1.2, g.setLineDash([5, 4]), g.beginPath();
+      g.moveTo(LEFT, y), g.lineTo(width - RIGHT, y), g.stroke(), g.setLineDash([]);
+      const left = named && y - named.y < 12 ? named.end + 8 : LEFT + 4;
+      named = { y, end: left + g.measureText(label).width };
+      g.globalAlpha = 0.85, g.fillStyle = paper, g.fillRect(left - 2, y - 14, named.end - left + 4, 12);  // no curve crosses it
+      g.globalAlpha = 1, g.fillStyle = "#d92d2d", g.fillText(label, left, y - 4);
     }
     if (selected) box(g, selected, text);
     if (cursor) {
@@ -137,9 +140,21 @@ export default function ({ data, parentElement, setTriggerValue }) {
       last = y;
     }
     g.fillText("failed", 2, bottom() + GAP + FAILED - 2);
-    const each = Math.ceil(nx / Math.max(2, Math.floor(width / 110)));
-    for (let x = 0; x < nx; x += each) g.fillText(clock(x), px(x), height - 5);
-    g.globalAlpha = 1;
+    const end = start + nx * step, room = Math.max(2, (width - LEFT) / 90), shift = ahead();
+    const every = EVERY.find(one => (end - start) / one <= room) || EVERY.at(-1);
+    g.textAlign = "center";
+    for (let t = Math.ceil((start + shift) / every) * every - shift; t < end; t += every) {
+      const x = px(column(t)), isDay = spansDays && (t + shift) % 86400 === 0;
+      if (x < width - 16) g.fillText((isDay ? day : time).format(t * 1000), x, height - 5);
+      g.fillRect(x, bottom() + GAP + FAILED, 1, 3);
+    }
+    g.textAlign = "left", g.globalAlpha = 1;
+  }
+
+  // Seconds by which the zone's clock is ahead of UTC, so that ticks are at whole hours of the reader.
+  function ahead() {
+    const p = Object.fromEntries(parts.formatToParts(start * 1000).map(one => [one.type, +one.value]));
+    return Date.UTC(p.year, p.month - 1, p.day, p.hour, p.minute) / 1000 - Math.floor(start / 60) * 60;
   }
 
   function told(x, y) {

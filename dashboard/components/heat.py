@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from dashboard import address, filters, palette
+from dashboard import address, palette
+from dashboard.times import written
 from dashboard.transform import Json
 from tokentrail.shared.formatting import MAPPED, count, counted, instant, percent
 
@@ -63,7 +64,7 @@ class Selection:
 
     def times(self) -> tuple[str, str]:
         """The time as the API takes it."""
-        begin, end = (filters.written(datetime.fromtimestamp(at, UTC)) for at in (self.t0, self.t1))
+        begin, end = (written(datetime.fromtimestamp(at, UTC)) for at in (self.t0, self.t1))
         return begin, end
 
     def bounds(self, metric: str) -> dict[str, str]:
@@ -117,7 +118,7 @@ def draw(
             "lanes": lanes,
             "zone": getattr(zone, "key", "UTC"),
             "selection": None if selection is None else vars(selection),
-            "name": in_words(answer),
+            "name": in_words(answer, zone),
         },
         height=height,
         on_brushed_change=lambda: None,
@@ -137,7 +138,7 @@ def columns(answer: Json) -> int:
     return max(1, round(length / float(answer["column_s"])))
 
 
-def in_words(answer: Json) -> str:
+def in_words(answer: Json, zone: tzinfo = UTC) -> str:
     """The map for a reader who does not see it."""
     n, bad, failed = (sum(c[name] for c in answer["cells"]) for name in ("requests", "bad", "failed"))
     what, share = MAPPED[answer["metric"]], percent(bad / n if n else None)
@@ -145,7 +146,7 @@ def in_words(answer: Json) -> str:
     worst = max(by_column(answer, "bad").items(), key=lambda item: item[1], default=None)
     if worst is not None and worst[1]:
         at = instant(answer["start"]).timestamp() + worst[0] * answer["column_s"]
-        moment = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+        moment = f"{datetime.fromtimestamp(at, zone):%Y-%m-%d %H:%M %Z}"
         words += f"most of them at {moment} ({count(worst[1])}), "
     return f"{words}{count(failed)} failed. Arrow keys move, Shift extends, Enter selects, Escape clears."
 
@@ -184,25 +185,28 @@ def _short(incident: Json) -> str:
 
 
 def marks(incidents: Sequence[Json], changes: Sequence[Json], end: str) -> list[Json]:
-    """Events for the strip above the map, the longest last so that short ones get a name first."""
+    """Events for the strip above the map. What fires gets a name first, then what is short."""
+    gone = {"gone": " is gone"}
     events: list[dict[str, Any]] = [
         {
             "t0": instant(one["start"]).timestamp(),
             "t1": instant(one["end"] or end).timestamp(),
             "label": _short(one),
             "colour": palette.CAUSES.get(one["cause"], palette.QUIET),
+            "firing": one["end"] is None,
         }
         for one in incidents
     ] + [
         {
             "t0": (at := instant(one["at"]).timestamp()),
             "t1": at,
-            "label": f"{one['service']}: {one['dimension']} {one['value']}",
+            "label": f"{one['service']}: {one['dimension']} {one['value']}{gone.get(one['kind'], '')}",
             "colour": palette.CHANGE,
+            "firing": False,
         }
         for one in changes
         if one["dimension"] != "process"
     ]
     for one in events:
         one["label"] = one["label"] if len(one["label"]) <= LABEL else f"{one['label'][: LABEL - 1]}…"
-    return sorted(events, key=lambda one: (one["t1"] - one["t0"], one["t0"]))
+    return sorted(events, key=lambda one: (not one["firing"], one["t1"] - one["t0"], one["t0"]))

@@ -70,6 +70,7 @@ class Band:
     end: datetime
     text: str
     colour: str
+    firing: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
   // A refresh draws anew, and keeps what the reader looks at.
   const kept = wrap.trail && wrap.trail.id === data.id ? wrap.trail.view : null;
   const state = wrap.trail = { id: data.id, view: kept || [...full] };
-  let width = 0, cursor = null, drag = null, over = null, frame = 0;
+  let width = 0, cursor = null, drag = null, over = null, frame = 0, stale = true;
+  const layer = document.createElement("canvas");
   const tops = [];
   let height = AXIS;
   for (const track of data.tracks) {
@@ -46,12 +47,23 @@ export default function ({ data, parentElement, setTriggerValue }) {
     return low;
   }
 
+  // The cursor alone moves most often: the tracks are painted on a layer, and again only when they change.
   function draw() {
     frame = 0;
     const ratio = window.devicePixelRatio || 1, g = canvas.getContext("2d");
-    width = wrap.clientWidth;
-    canvas.style.width = `${width}px`, canvas.style.height = `${height}px`;
-    canvas.width = width * ratio, canvas.height = height * ratio;
+    if (stale || width !== wrap.clientWidth) {
+      width = wrap.clientWidth, stale = false;
+      canvas.style.width = `${width}px`, canvas.style.height = `${height}px`;
+      canvas.width = layer.width = width * ratio, canvas.height = layer.height = height * ratio;
+      paint(layer.getContext("2d"), ratio);
+    }
+    g.setTransform(1, 0, 0, 1, 0, 0), g.clearRect(0, 0, canvas.width, canvas.height), g.drawImage(layer, 0, 0);
+    if (cursor === null) return;
+    g.scale(ratio, ratio), g.strokeStyle = style("--st-text-color") || "#222", g.globalAlpha = 0.6, g.lineWidth = 1;
+    g.beginPath(), g.moveTo(px(cursor), AXIS - 6), g.lineTo(px(cursor), height - GAP), g.stroke(), g.globalAlpha = 1;
+  }
+
+  function paint(g, ratio) {
     g.scale(ratio, ratio);
     g.font = `11px ${style("--st-font") || "sans-serif"}`, g.textBaseline = "middle";
     const ink = style("--st-text-color") || "#222", paper = style("--st-background-color") || "#fff";
@@ -59,6 +71,11 @@ export default function ({ data, parentElement, setTriggerValue }) {
     data.tracks.forEach((track, i) => {
       g.fillStyle = ink, g.textAlign = "left";
       g.globalAlpha = 0.75, g.fillText(track.name, 0, tops[i] + Math.min(track.height / 2, 9), LEFT - 8), g.globalAlpha = 1;
+      if (track.kind === "waits") {
+        g.textAlign = "right", g.globalAlpha = 0.75;
+        for (let at = track.low; at <= track.high * 1.001; at *= 10) g.fillText(seconds(+at.toPrecision(1)), LEFT - 6, up(track, tops[i], at));
+        g.globalAlpha = 1;
+      }
       g.save();
       g.beginPath(), g.rect(LEFT, tops[i], width - LEFT - RIGHT, track.height), g.clip();
       g.globalAlpha = 0.07, g.fillStyle = ink, g.fillRect(LEFT, tops[i], width - LEFT - RIGHT, track.height), g.globalAlpha = 1;
@@ -78,10 +95,6 @@ export default function ({ data, parentElement, setTriggerValue }) {
       g.textAlign = right ? "right" : "left";
       g.fillText(mark.label, x + (right ? 3 : -3), 23);
     }
-    if (cursor !== null) {
-      g.strokeStyle = ink, g.globalAlpha = 0.6, g.lineWidth = 1;
-      g.beginPath(), g.moveTo(px(cursor), AXIS - 6), g.lineTo(px(cursor), height - GAP), g.stroke(), g.globalAlpha = 1;
-    }
   }
 
   function axis(g, ink) {
@@ -92,12 +105,18 @@ export default function ({ data, parentElement, setTriggerValue }) {
     for (let n = Math.ceil((state.view[0] + shift) / step); n * step - shift <= state.view[1]; n++) {
       const t = n * step - shift, x = px(t);
       g.globalAlpha = 0.7, g.fillText(label(t, step >= 1), Math.min(x, width - 24), 8);
-      g.globalAlpha = 0.12, g.fillRect(x, 14, 1, height - 22), g.globalAlpha = 1;
+      g.globalAlpha = 0.12, g.fillRect(x, AXIS - 5, 1, height - AXIS - 3), g.globalAlpha = 1;
     }
   }
   function label(t, inSeconds) {
     if (data.origin_ms === null) return seconds(+t.toPrecision(9));
     return (inSeconds ? whole : clock).format(Math.round(data.origin_ms + t * 1000));
+  }
+
+  // The height of a wait in its track, by its logarithm; a wait of 0 is at the bottom.
+  function up(track, top, wait) {
+    const share = Math.log(Math.max(wait, track.low) / track.low) / Math.log(track.high / track.low);
+    return top + track.height - 5 - Math.min(1, share) * (track.height - 12);
   }
 
   const drawn = {
@@ -118,20 +137,29 @@ export default function ({ data, parentElement, setTriggerValue }) {
         }
       }
     },
-    // Waits of tokens, one below the other; shaded behind them: steps with prompts of others.
-    waits(g, track, top) {
-      g.fillStyle = "rgba(245, 158, 11, 0.2)";
+    // A dot for each token: its end across, its wait upwards; shaded behind them: steps with prompts of others.
+    waits(g, track, top, ink, paper) {
+      g.fillStyle = "rgba(251, 113, 133, 0.16)";
       for (const [start, length] of track.shades) {
         const x = px(start);
         if (x < width && px(start + length) > LEFT) g.fillRect(x, top, Math.max(1, px(start + length) - x), track.height);
       }
-      const n = track.ends.length, tall = track.height / Math.max(n, 1);
-      for (let i = place(track.ends, state.view[0]); i < n; i++) {
-        const x = px(track.ends[i] - track.waits[i]);
-        if (x > width) break;
+      g.fillStyle = ink, g.globalAlpha = 0.14;
+      for (let at = track.low; at <= track.high * 1.001; at *= 10) g.fillRect(LEFT, up(track, top, at), width - LEFT, 1);
+      g.globalAlpha = 1;
+      const n = track.ends.length, size = n > 2000 ? 2 : n > 500 ? 3 : 4;
+      for (let i = place(track.ends, state.view[0]); i < n && track.ends[i] <= state.view[1]; i++) {
+        const late = track.limit !== null && track.waits[i] > track.limit ? 3 : 0;
         g.fillStyle = data.colours[track.colours[i]];
-        g.fillRect(x, top + i * tall, Math.max(1, px(track.ends[i]) - x), Math.max(1.2, tall - 0.5));
+        g.fillRect(px(track.ends[i]) - (size + late) / 2, up(track, top, track.waits[i]) - (size + late) / 2, size + late, size + late);
       }
+      if (track.limit === null) return;
+      const y = up(track, top, track.limit), text = `promised: no wait over ${seconds(track.limit)}`;
+      g.strokeStyle = "#ef4444", g.setLineDash([5, 4]), g.beginPath();
+      g.moveTo(LEFT, y), g.lineTo(width - RIGHT, y), g.stroke(), g.setLineDash([]);
+      g.textAlign = "right", g.fillStyle = paper, g.globalAlpha = 0.8;
+      g.fillRect(width - RIGHT - g.measureText(text).width - 6, y - 15, g.measureText(text).width + 4, 13);
+      g.globalAlpha = 1, g.fillStyle = "#d92d2d", g.fillText(text, width - RIGHT - 4, y - 8);
     },
     // Columns on each other, one for each step. Where several fall on a pixel, the tallest is drawn.
     columns(g, track, top) {
@@ -164,7 +192,6 @@ export default function ({ data, parentElement, setTriggerValue }) {
         y = next;
         if (x > width) break;
       }
-      if (y !== null) g.lineTo(Math.min(px(full[1]), width), y);
       g.stroke();
       for (const [time, own] of track.events) {
         g.fillStyle = own ? "#ef4444" : "#94a3b8", g.font = "12px sans-serif", g.textAlign = "center";
@@ -183,7 +210,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     waits(track, t) {
       const i = place(track.ends, t);
       if (i >= track.ends.length || track.ends[i] - track.waits[i] > t) return null;
-      return { text: `token ${track.first + i}: waited ${seconds(track.waits[i])}` };
+      return { text: `token ${track.first + i}: waited ${seconds(track.waits[i])} (${data.names[track.colours[i]]})` };
     },
     columns(track, t) {
       const i = place(track.starts, t) - 1;
@@ -193,12 +220,13 @@ export default function ({ data, parentElement, setTriggerValue }) {
     },
     line(track, t) {
       const i = place(track.times, t) - 1;
-      return i < 0 ? null : { text: `${track.name}: ${Math.round(track.values[i] * 100)} % used` };
+      return i < 0 || t > track.times.at(-1) ? null : { text: `${track.name}: ${Math.round(track.values[i] * 100)} % used` };
     },
   };
 
   function look(x, y) {
     if (x < LEFT || x > width - RIGHT) return leave();
+    const before = over;
     cursor = at(x), over = null;
     const lines = [label(+cursor.toPrecision(6))];
     data.tracks.forEach((track, i) => {
@@ -215,13 +243,15 @@ export default function ({ data, parentElement, setTriggerValue }) {
     tip.style.display = "block";
     tip.style.left = `${Math.min(x + 14, width - tip.offsetWidth - 4)}px`;
     tip.style.top = `${Math.max(0, Math.min(y + 14, height - tip.offsetHeight))}px`;
-    soon();
+    soon(over?.request !== before?.request);
   }
   function leave() {
+    const marked = over?.request;
     cursor = null, over = null, tip.style.display = "none";
-    soon();
+    soon(!!marked);
   }
-  function soon() {
+  function soon(changed = true) {
+    stale ||= !!changed;
     if (!frame) frame = requestAnimationFrame(draw);
   }
   function move(from, to) {
@@ -290,10 +320,10 @@ export default function ({ data, parentElement, setTriggerValue }) {
     return row;
   }));
   wrap.dataset.view = state.view.map(t => t.toPrecision(6)).join(" ");
-  const watch = new ResizeObserver(soon);
+  const watch = new ResizeObserver(() => soon());
   watch.observe(wrap);
   // The theme changes colours of texts, and nothing tells the component: a class or a style of a parent changes.
-  const theme = new MutationObserver(soon);
+  const theme = new MutationObserver(() => soon());
   theme.observe(document.documentElement, { attributes: true, subtree: false });
   draw();
   return () => { watch.disconnect(), theme.disconnect(), cancelAnimationFrame(frame); };

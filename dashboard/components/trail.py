@@ -33,10 +33,15 @@ _ROWS: Final = 200
 """Bars that the table for screen readers lists."""
 COLOURS: Final[Mapping[str, str]] = {
     **{str(phase): palette.PHASES[phase] for phase in Phase},
+    "others": palette.OTHERS,
     "wait": palette.QUIET,
     "open": palette.BAD,
     "cold": palette.PHASES[Phase.COLD_START],
 }
+NAMES: Final[Mapping[str, str]] = {
+    "others": "others' prompts", "wait": "other", "open": "not ended", "cold": "cold start",
+}  # fmt: skip
+"""Of colours that are no phase, in words."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,14 @@ class Picture:
     marks: Sequence[Mapping[str, Any]] = ()
     origin: str | None = None
     lanes_left_out: int = 0
+
+    @property
+    def legend(self) -> dict[str, str]:
+        """The colours of bars and tokens by what they mean."""
+        used = {bar[3] for track in self.tracks if track["kind"] == "bars" for bar in track["bars"]}
+        used |= {place for track in self.tracks if track["kind"] == "waits" for place in track["colours"]}
+        known = list(COLOURS.items())
+        return {NAMES.get(name, name.replace("_", " ")): colour for name, colour in (known[i] for i in sorted(used))}
 
     @property
     def height(self) -> int:
@@ -73,6 +86,7 @@ def draw(picture: Picture, key: str, zone: tzinfo = UTC) -> tuple[str, str] | No
             "origin_ms": None if picture.origin is None else begin * 1000,
             "zone": getattr(zone, "key", "UTC"),
             "colours": list(COLOURS.values()),
+            "names": [NAMES.get(name, name.replace("_", " ")) for name in COLOURS],
             "tracks": list(picture.tracks),
             "marks": list(picture.marks),
             "rows": [

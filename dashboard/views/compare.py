@@ -7,12 +7,12 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import components, curves
-from dashboard.api import Problem, ask, fetch
+from dashboard import components, curves, forest
+from dashboard.api import Problem, Query, ask, ask_ahead, fetch
 from dashboard.filters import View, selected
 from dashboard.transform import Json
 from dashboard.views import sides, variants
-from tokentrail.shared.formatting import LATENCIES, UNDEFINED, count, duration, percent, plain, rate, significant
+from tokentrail.shared.formatting import LATENCIES, MINUS, UNDEFINED, count, duration, percent, plain, rate, significant
 
 QUANTILES = ("p50", "p90", "p99")
 COLOURS = ("#64748b", "#8b5cf6")
@@ -24,6 +24,8 @@ LOOKS: dict[str, tuple[str, Any]] = {
     "mixed": (":material/shuffle:", st.warning),
     "not decided": (":material/help:", st.warning),
 }
+DRAWN = tuple(name for name in LATENCIES if name != "itl")
+"""Latencies of which the shares are drawn."""
 MIX = {"input": "prompt tokens", "cached": "cached tokens", "output": "output tokens"}
 
 
@@ -36,7 +38,9 @@ def body(view: View) -> None:
     """Draw the pickers and, of the sides that they choose, the comparison."""
     chosen = sides.pick(view)
     if chosen:
-        answer = fetch(ask("compare", view.params, **chosen))
+        compared = ask("compare", view.params, **chosen)
+        ask_ahead(compared, *(_mapped(view, chosen, side, metric) for metric in DRAWN for side in "ab"))
+        answer = fetch(compared)
         if isinstance(answer, Problem):
             components.problem(answer)
         else:
@@ -55,8 +59,9 @@ def comparison(found: Json) -> None:
         if found["more_requests"]:
             needed = ", ".join(f"{count(n)} of {side.upper()}" for side, n in found["more_requests"].items())
             st.caption(f"A relevant difference of P99 TTFT would show with about so many more requests: {needed}.")
+        st.html(forest.drawn(latencies(found), found["relevant"]))
         components.table(
-            [*latencies(found), *counts(found), *mix(found)],
+            [*counts(found), *mix(found)],
             placeholder=UNDEFINED,
             height="content",
             column_config={"": st.column_config.TextColumn(pinned=True)},
@@ -70,17 +75,17 @@ def comparison(found: Json) -> None:
         )
 
 
-def latencies(found: Json) -> list[dict[str, str]]:
+def latencies(found: Json) -> list[forest.Row]:
     """Rows of percentiles: both sides, the ratio with its interval, and what it says."""
     return [
-        {
-            "": f"{word} {quantile.upper()}",
-            "A": duration(found["a"][f"{name}_s"][quantile]),
-            "B": duration(found["b"][f"{name}_s"][quantile]),
-            "B ÷ A": f"× {significant(ratio['estimate'])}" if ratio else UNDEFINED,
-            "95 %": interval(ratio, lambda value: significant(value)),
-            "says": says(ratio, found["relevant"]),
-        }
+        forest.Row(
+            f"{word} {quantile.upper()}",
+            duration(found["a"][f"{name}_s"][quantile]),
+            duration(found["b"][f"{name}_s"][quantile]),
+            ratio,
+            interval(ratio, lambda value: significant(value)),
+            says(ratio, found["relevant"]),
+        )
         for name, word in LATENCIES.items()
         for quantile in QUANTILES
         for ratio in [found["ratios"].get(name, {}).get(quantile)]
@@ -112,8 +117,8 @@ def interval(told: Mapping[str, float | None] | None, text: Any) -> str:
 def counts(found: Json) -> list[dict[str, str]]:
     """Rows of attainment, requests and rates."""
     a, b, more = found["a"], found["b"], found["attainment"]
-    difference = "" if more is None else f"{'+' if more['estimate'] >= 0 else '−'}{points(abs(more['estimate']))}"
-    told = interval(more, lambda value: ("−" if value < 0 else "+") + points(abs(value)))
+    difference = "" if more is None else points(more["estimate"])
+    told = interval(more, points)
     decided = more is not None and more["low"] is not None and more["high"] is not None
     says_so = "not decided" if not decided or more["low"] <= 0 <= more["high"] else (
         "B is better" if more["low"] > 0 else "B is worse"
@@ -137,8 +142,8 @@ def counts(found: Json) -> list[dict[str, str]]:
 
 
 def points(share: float) -> str:
-    """A difference of shares in hundredths: `22.4 points`."""
-    return f"{significant(share * 100)} points"
+    """A difference of shares in hundredths: `22.4 points`, `−3 points`. A spreadsheet takes a plus for a formula."""
+    return f"{MINUS if share < 0 else ''}{significant(abs(share) * 100)} points"
 
 
 def _number(value: float | None) -> str:
@@ -161,8 +166,7 @@ def overlaid(view: View, chosen: Mapping[str, str], found: Json) -> None:
     st.subheader("Share of requests below a latency", help="Of those that ended and have this latency, as they are.")
     names = [f"{side.upper()}: {found[side]['name']}" for side in "ab"]
     st.html(curves.legend(names, [found[side]["requests"]["total"] for side in "ab"], COLOURS))
-    drawn = [name for name in LATENCIES if name != "itl"]
-    for column, metric in zip(st.columns(len(drawn)), drawn, strict=True):
+    for column, metric in zip(st.columns(len(DRAWN)), DRAWN, strict=True):
         told = {name: _shares(view, chosen, side, metric) for name, side in zip(names, "ab", strict=True)}
         with column.container(border=True, key=f"ecdf-{metric}"):
             st.markdown(f"**{LATENCIES[metric]}**")
@@ -173,6 +177,10 @@ def overlaid(view: View, chosen: Mapping[str, str], found: Json) -> None:
                 st.caption("No request has this latency.")
 
 
+def _mapped(view: View, chosen: Mapping[str, str], side: str, metric: str) -> Query:
+    return ask("heatmap", sides.params(view, chosen, side), metric=metric, columns=1, rows=100)
+
+
 def _shares(view: View, chosen: Mapping[str, str], side: str, metric: str) -> Sequence[tuple[float, float]]:
-    answer = fetch(ask("heatmap", sides.params(view, chosen, side), metric=metric, columns=1, rows=100))
+    answer = fetch(_mapped(view, chosen, side, metric))
     return [] if isinstance(answer, Problem) else curves.shares(answer)

@@ -1,23 +1,22 @@
-"""The page Engines: one row for each engine process, and what one of them did step by step."""
+"""The page Engines: each process beside its siblings, and what one of them did step by step."""
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from os.path import commonprefix
 from typing import Any, Final
 
 import streamlit as st
 
-from dashboard import address, components, palette, tracks
-from dashboard.api import Problem, ask, fetch
+from dashboard import address, components, filters, palette, tracks
+from dashboard.api import Problem, ask, ask_ahead, fetch
 from dashboard.components import trail
-from dashboard.filters import View, selected, written
+from dashboard.filters import View, selected
 from dashboard.links import process_id
+from dashboard.times import written
 from dashboard.transform import Json
-from dashboard.views import events
+from dashboard.views import events, tiles
 from tokentrail.shared.formatting import (
     clock,
     count,
@@ -29,12 +28,8 @@ from tokentrail.shared.formatting import (
 
 LOOK: Final = timedelta(minutes=2)
 """How much of a process is shown step by step."""
-STATES: Final[Mapping[str, str]] = {"hangs": "✕ HANGS", "lost": "✕ LOST", "ok": "ok", "quiet": "quiet"}
-_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _CLOSED: Final = "processes-closed"
 """How often the reader has closed a process. The table is a new one then, in which no row is chosen."""
-_SHORT: Final = 12
-"""A shared beginning of a name that is no longer than this stays."""
 _WIDTH: Final = 84
 _HEIGHT: Final = 22
 
@@ -46,6 +41,7 @@ def page() -> None:
 
 def body(view: View) -> None:
     """Ask for the processes, and draw them."""
+    ask_ahead(*(ask(name, view.params) for name in ("processes", "engines", "cold_starts")))
     answer = components.last_known("processes", fetch(ask("processes", view.params)), view)
     if answer is None:
         return
@@ -55,17 +51,30 @@ def body(view: View) -> None:
         st.info("No engine process gave a sign of life in this range.", icon=":material/memory:")
         return
     st.markdown(f"##### {sentence(shown)}")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="tiles-head"):
+        wanted = st.text_input(
+            "Filter processes", key="processes", bind="query-params", placeholder="name, service, model, slow, quiet …",
+            label_visibility="collapsed", width=260,
+        )  # fmt: skip
+        as_table = st.toggle("As a table", key="table", bind="query-params", width="content")
+    shown = tiles.matching(shown, wanted or "")
     engines = fetch(ask("engines", view.params))
     known = [] if isinstance(engines, Problem) else engines["engines"]
     with st.container(key="engines"):
-        chosen = table(shown, answer["window"]["end"], view, known)
-    if (left := answer["processes_total"] - len(shown)) > 0:
+        chosen = None
+        if as_table:
+            chosen = table(shown, answer["window"]["end"], view, known)
+        elif shown:
+            st.html(tiles.of_services(shown, answer["window"]["end"], view))
+        else:
+            st.caption("No process matches.")
+    if (left := answer["processes_total"] - len(answer["processes"])) > 0:
         st.caption(f"{count(left)} more processes are not shown: choose a shorter range or filters.")
     if chosen is not None and process_id(chosen) != address.get("sel"):
         address.choose(sel=process_id(chosen), at=None)
-    wanted = next((one for one in shown if process_id(one) == address.get("sel")), None)
-    if wanted is not None:
-        steps(wanted, view)
+    opened = next((one for one in answer["processes"] if process_id(one) == address.get("sel")), None)
+    if opened is not None:
+        steps(opened, view)
     events.untold(known)
     starts = fetch(ask("cold_starts", view.params))
     if not isinstance(starts, Problem):
@@ -75,17 +84,20 @@ def body(view: View) -> None:
 def sentence(shown: Sequence[Json]) -> str:
     """The processes in one sentence, as Markdown: which are in trouble, and how many are well."""
     trouble = [one for one in shown if one["state"] in ("hangs", "lost")]
+    slow = [one for one in shown if one not in trouble and one["beside"] and one["beside"]["is_slow"]]
+    named_slow = "; ".join(f"{plain(one['instance'])} takes {tiles.slower(one['beside'])}" for one in slow[:2])
+    also = f" {named_slow}{f'; and {len(slow) - 2} more' if len(slow) > 2 else ''}." if slow else ""
     counts = {state: sum(one["state"] == state for one in shown) for state in ("ok", "quiet")}
     rest = f"{counts['ok']} work, {counts['quiet']} are quiet" if counts["quiet"] else f"{counts['ok']} work"
     if not trouble:
-        return f"{counted(len(shown), 'process', 'processes')}: {rest}."
+        return f"{':orange[●] ' if slow else ''}{counted(len(shown), 'process', 'processes')}: {rest}.{also}"
     words = {"hangs": "makes no step", "lost": "went silent"}
     named = "; ".join(
         f"{plain(one['instance'] or one['service'])} {words[one['state']]}, {counted(one['in_flight'], 'request')} open"
         for one in trouble[:3]
     )
     others = counted(len(shown) - len(trouble), "process", "processes")
-    return f":red[●] {named}. Of the other {others}, {rest}."
+    return f":red[●] {named}. Of the other {others}, {rest}.{also}"
 
 
 def table(shown: Sequence[Json], end: str, view: View, known: Sequence[Json]) -> Json | None:
@@ -123,9 +135,9 @@ def table(shown: Sequence[Json], end: str, view: View, known: Sequence[Json]) ->
 
 def row(one: Json, end: str, view: View) -> dict[str, Any]:
     """One process as a row of the table."""
-    state = STATES[one["state"]]
+    state = tiles.STATES[one["state"]]
     if one["since"] and one["state"] != "ok":
-        state += f" {since(one['since'], end)}"
+        state += f" {tiles.since(one['since'], end)}"
     return {
         "state": state,
         "service": one["service"],
@@ -156,23 +168,14 @@ def _percents(share: float | None) -> float | None:
 
 def names(shown: Sequence[Json]) -> list[str]:
     """What tells each process from the others: its name without the long beginning that those of its service share."""
-    of_service: dict[str, list[str]] = {}
-    for one in shown:
-        of_service.setdefault(one["service"], []).append(one["instance"])
-    shared = {service: commonprefix(all_of) if len(all_of) > 1 else "" for service, all_of in of_service.items()}  # noqa: RUF071 - texts
-    told = []
-    for one in shown:
-        begin = len(re.sub(r"[^-_./:]*$", "", shared[one["service"]]))
-        rest = f"…{one['instance'][begin:]}" if begin > _SHORT else one["instance"]
-        told.append(of_tenant(rest or one["service"], one))
+    of_service: dict[str, list[int]] = {}
+    for place, one in enumerate(shown):
+        of_service.setdefault(one["service"], []).append(place)
+    told = [""] * len(shown)
+    for places in of_service.values():
+        for place, (faded, rest) in zip(places, tiles.split([shown[place] for place in places]), strict=True):
+            told[place] = of_tenant(f"…{rest}" if faded.endswith("…") else faded + rest, shown[place])
     return told
-
-
-def since(begin: str, end: str) -> str:
-    """How long ago something was, in one unit: `9 min`."""
-    seconds = max(0.0, (instant(end) - instant(begin)).total_seconds())
-    unit, name = next((unit, name) for unit, name in _UNITS if seconds >= unit or unit == 1)
-    return f"{seconds // unit:.0f} {name}"
 
 
 def curve(values: Sequence[float | None], colour: str, now: float | None, name: str, top: float | None = None) -> str:
@@ -233,4 +236,4 @@ def steps(process: Json, view: View) -> None:
             st.caption(f"The newest {shown} of {all_steps} are drawn.")
         if opened:
             pages = st.session_state["pages"]
-            st.switch_page(pages["request"], query_params={"trace_id": opened[0], "span_id": opened[1]})
+            st.switch_page(pages["request"], query_params=filters.of_request(*opened))

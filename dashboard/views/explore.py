@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 import streamlit as st
 
 from dashboard import address, components, filters, palette
-from dashboard.api import Problem, ask, fetch, fetch_seldom
+from dashboard.api import Problem, ask, ask_ahead, fetch, fetch_seldom
 from dashboard.components import heat
 from dashboard.components.heat import Selection
 from dashboard.filters import View, selected
+from dashboard.times import written
 from dashboard.transform import Json
 from dashboard.views import differing, happened, requests, waiting
 from tokentrail.shared.formatting import MAPPED, clock, count, counted, duration, instant, percent, plain
@@ -34,8 +35,10 @@ def body(view: View) -> None:
     metric = _metric(view.slo)
     chosen = Selection.of_url()
     shown = replace(view, labels=(*view.labels, *differing.chosen_lengths()))
+    mapped = ask("heatmap", shown.params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS)
+    ask_ahead(mapped, *(ask(path, view.params) for path in ("incidents", "changes")))
     with st.container(border=True, key="map"):
-        told = fetch(ask("heatmap", shown.params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS))
+        told = fetch(mapped)
         grid = components.last_known(f"heatmap {metric}", told, view)
         if grid is not None and grid["cells"]:
             draw_map(grid, view, metric, chosen)
@@ -45,6 +48,8 @@ def body(view: View) -> None:
                 return
     if isinstance(told, Problem) and told.status is None:
         return  # nobody answers: the other parts would say so again
+    if chosen is None:  # of a selection, the others are chosen by their number
+        ask_ahead(ask("differences", shown.params, slo=view.slo))
     if grid is not None:
         st.markdown(sentence(grid, metric, chosen, view))
     left, right = st.columns([6, 5], gap="medium")
@@ -61,7 +66,7 @@ def nothing(window: Json, view: View) -> None:
     if isinstance(told, Problem):
         components.problem(told)
         return
-    if told["last_request_ns"] is None and not view.labels and not told["boxes"]:
+    if not view.labels and happened.never_seen(told, fetch_seldom(ask("engines", start="-30d"))):
         components.no_data()
         return
     st.info(f"No request ended from {clock(window['start'], view.zone)} to {clock(window['end'], view.zone)}.")
@@ -122,8 +127,8 @@ def last_week(answer: Json, view: View, metric: str) -> list[Json]:
     """P99 of the same hours a week before, in the columns of this map; empty where nothing is known of them."""
     begin, end = (instant(answer["window"][name]) - WEEK for name in ("start", "end"))
     params = (
-        ("start", filters.written(begin)),
-        ("end", filters.written(end)),
+        ("start", written(begin)),
+        ("end", written(end)),
         *view.labels,
         *differing.chosen_lengths(),
     )

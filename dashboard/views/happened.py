@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import streamlit as st
 
-from dashboard import filters
+from dashboard import address, filters
 from dashboard.filters import View
 from dashboard.links import from_ns, hour, of_answer, text
 from dashboard.transform import Json
-from tokentrail.shared.formatting import count, plain
+from tokentrail.shared.formatting import count, instant, on_clock, plain
 
 STATES = {
     "broken": ("bad", "not kept"), "spent": ("warn", "budget spent"), "danger": ("warn", "in danger"),
@@ -30,6 +31,8 @@ MOST_IN_VIEW = 4
 MOST_DRAWN = 30
 MOST_HAPPENED = 9
 _SOON_NS = 900 * 10**9
+_NOW = timedelta(minutes=2)
+"""A range that ended so long ago is over."""
 
 
 def verdict(answer: Json, view: View, *, is_old: bool) -> None:
@@ -40,15 +43,17 @@ def verdict(answer: Json, view: View, *, is_old: bool) -> None:
     look, word = STATES.get(answer["state"], ("quiet", answer["state"]))
     if look == "good" and (is_old or answer["firing_outside"]):
         look = "quiet"
+    past = is_past(view)
+    then = f"At {hour(instant(view.end), view)}: " if past else ""
     dot = f'<span class="tt-dot"></span><span class="tt-said">{text(word)}: </span>'
-    lines = [f'<p class="said">{dot}{text(answer["sentence"], 400)}</p>']
+    lines = [f'<p class="said">{dot}{then}{text(_sentence(answer, answer["last_request_ns"], view=view), 400)}</p>']
     lines += [f"<p>{text(answer['who'], 400)}</p>"] if answer["who"] else []
     why = " ".join(text(answer[name], 400) for name in ("why", "without") if answer[name])
     lines += [f"<p>{why}</p>"] if why else []
     lines += [f"<p>{''.join(of_answer(link, view) for link in answer['links'])}</p>"] if answer["links"] else []
     if n := answer["firing_outside"]:
         lines.append(f"<p>{n} {'incident fires' if n == 1 else 'incidents fire'} outside of these filters.</p>")
-    told = f'<div class="tt-verdict {look}" role="status">{"".join(lines)}</div>'
+    told = f'<div class="tt-verdict {look}{past}" role="status">{"".join(lines)}</div>'
     now = [box for box in answer["boxes"] if fires(box)]
     st.html(told + "".join(box_of(box, view) for box in now[:MOST_IN_VIEW]))
     if rest := now[MOST_IN_VIEW:]:
@@ -72,19 +77,30 @@ def look(box: Json) -> str:
 def box_of(box: Json, view: View) -> str:
     """One box as HTML; the burns that it explains stand inside."""
     kind = f'<span class="tt-kind">{text(KINDS.get(box["kind"], box["kind"]))}</span>'
-    words = f"{kind}<b>{text(box['title'])}</b> · {text(box['sentence'], 300)} {text(box['why'], 300)}"
+    words = f"{kind}<b>{text(box['title'])}</b> · {text(_sentence(box, view=view), 300)} {text(box['why'], 300)}"
     links = "".join(of_answer(link, view) for link in box["links"])
     inside = "".join(
-        f'<div class="in"><b>{text(one["title"])}</b> · {_said(one)} '
+        f'<div class="in"><b>{text(one["title"])}</b> · {_said(one, view)} '
         f"{''.join(of_answer(link, view) for link in one['links'][:1])}</div>"
         for one in box["inside"]
     )
-    return f'<div class="tt-box {look(box)}">{words} {links}{inside}</div>'
+    return f'<div class="tt-box {look(box)}{is_past(view)}">{words} {links}{inside}</div>'
 
 
-def _said(box: Json) -> str:
+def is_past(view: View) -> str:
+    """The class of what fired in a range that is over: red and amber mean now. Empty for a range that ends now."""
+    return " past" if address.moment() - instant(view.end) > _NOW else ""
+
+
+def _said(box: Json, view: View) -> str:
     """What a box says below its title; a phone shows why alone."""
-    return f'<span class="tt-more">{text(box["sentence"], 300)}</span> {text(box["why"], 300)}'
+    return f'<span class="tt-more">{text(_sentence(box, view=view), 300)}</span> {text(box["why"], 300)}'
+
+
+def _sentence(of: Json, *more_ns: int | None, view: View) -> str:
+    """The sentence of an answer or a box, with its times on the reader's clock."""
+    times = (of["since_ns"], of.get("until_ns"), *more_ns)
+    return on_clock(of["sentence"], times, round(instant(view.end).timestamp() * 1e9), view.zone)
 
 
 def folded(boxes: Sequence[Json]) -> list[Json]:
@@ -147,6 +163,12 @@ def _past(box: Json, view: View) -> str:
 def _rest(sentence: str) -> str:
     """A box's sentence without the times, which stand before it: `264 preemptions took 26238 blocks.`"""
     return sentence.partition(". ")[2] if sentence.startswith(("Since ", "From ")) else sentence
+
+
+def never_seen(verdict: Json, engines: Json) -> bool:
+    """Nothing was ever sent: no request, not even one that goes on, and no sign of an engine."""
+    nothing = verdict["state"] == "quiet" and verdict["last_request_ns"] is None and not verdict["boxes"]
+    return nothing and "engines" in engines and not engines["engines"]
 
 
 def quiet(answer: Json, view: View) -> None:

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 import streamlit as st
 
 from dashboard import components, filters, palette
-from dashboard.api import Problem, Query, ask, fetch, fetch_kept, fetch_seldom
+from dashboard.api import Problem, Query, ask, ask_ahead, fetch, fetch_kept, fetch_seldom
 from dashboard.components import heat, small
 from dashboard.components.small import Band, Board, Chart, Line
-from dashboard.filters import View, selected, written
+from dashboard.filters import View, selected
 from dashboard.links import from_ns
-from dashboard.transform import Json, goodput, on_grid
+from dashboard.times import written
+from dashboard.transform import Json, goodput, on_grid, worst_first
 from dashboard.views import happened, slos
 from tokentrail.shared.formatting import count, instant, plain
 
@@ -41,13 +42,14 @@ def page() -> None:
 def body(view: View) -> None:
     """The sentence first, then the numbers behind it: each part by itself, all of one moment."""
     frame = components.frame("verdict", HEIGHTS)
+    ask_ahead(ask("verdict", view.params), strip_query(view), *charted(view).values())
     told = fetch(ask("verdict", view.params))
     frame.empty()
     verdict = components.last_known("verdict", told, view)
     if verdict is None:
         return
     engines = fetch_seldom(ask("engines", start="-30d"))
-    if _never_seen(verdict, engines):
+    if happened.never_seen(verdict, engines):
         components.no_data()
         return
     window = verdict["window"]
@@ -68,17 +70,11 @@ def body(view: View) -> None:
     happened.lines(engines.get("engines", []))
 
 
-def _never_seen(verdict: Json, engines: Json) -> bool:
-    """Nothing was ever sent: no request, and no sign of an engine."""
-    nothing = verdict["state"] == "quiet" and verdict["last_request_ns"] is None and not verdict["boxes"]
-    return nothing and "engines" in engines and not engines["engines"]
-
-
 def _histories(found: list[Json], window: Json) -> Mapping[str, Json]:
     """The attainment of each SLO over its window, in steps that are over."""
     end = instant(window["end"])
     answers = {}
-    for slo in found[:MOST_HISTORIES]:
+    for slo in worst_first(found)[:MOST_HISTORIES]:
         step_s = 3600 * slos.history_step_h(slo)
         last = datetime.fromtimestamp(end.timestamp() // step_s * step_s, UTC)
         first = last - timedelta(seconds=slo["window_s"] // step_s * step_s)
@@ -89,10 +85,24 @@ def _histories(found: list[Json], window: Json) -> Mapping[str, Json]:
     return answers
 
 
+def strip_query(view: View) -> Query:
+    """The question for the strip."""
+    return ask("heatmap", view.params, metric="ttft", slo=view.slo, columns=STRIP_COLUMNS, rows=STRIP_ROWS)
+
+
+def charted(view: View) -> dict[str, Query]:
+    """The questions for the charts, by their metric; none for a range that is none."""
+    try:
+        length = (instant(view.end) - instant(view.start)).total_seconds()
+    except ValueError:  # the API says what is wrong with it
+        return {}
+    step = f"{step_s({'seconds': length})}s"
+    return {name: ask("timeseries", view.params, metric=name, slo=view.slo, step=step) for name in CHARTED}
+
+
 def strip(view: View, verdict: Json) -> None:
     """When and how slow, in short: a heatmap of TTFT. What is brushed becomes the range; Explore has the whole map."""
-    query = ask("heatmap", view.params, metric="ttft", slo=view.slo, columns=STRIP_COLUMNS, rows=STRIP_ROWS)
-    grid = fetch(query)
+    grid = fetch(strip_query(view))
     if isinstance(grid, Problem):
         components.problem(grid)
         return
@@ -100,13 +110,13 @@ def strip(view: View, verdict: Json) -> None:
         return  # nobody tells a TTFT
     events = [
         {"t0": band.start.timestamp(), "t1": band.end.timestamp(), "label": band.text, "colour": band.colour}
-        for band in sorted(marks(verdict), key=lambda band: band.end - band.start)
-    ]  # short ones get a name first
+        for band in sorted(marks(verdict), key=lambda band: (not band.firing, band.end - band.start))
+    ]  # what fires gets a name first, then what is short
     with st.container(key="strip", border=True):
         title = f"**Time to first token** of {plain(view.slo)}" if view.slo else "**Time to first token**"
         st.markdown(f"{title} · [Explore]({view.link('explore')})")
         lines = [heat.percentile_line(grid, 0.99, palette.QUANTILES["p99"])]
-        done = heat.draw(grid, view.zone, key="now-heat", height=STRIP_HEIGHT, events=events, lines=lines, lanes=3)
+        done = heat.draw(grid, view.zone, key="now-heat", height=STRIP_HEIGHT, events=events, lines=lines)
     if done and "zoom" in done:
         filters.show_range(*done["zoom"])
     elif done and done.get("t0"):
@@ -121,9 +131,7 @@ def step_s(window: Json) -> int:
 def charts(view: View, verdict: Json, engines: Json) -> None:
     """Four small charts with one crosshair: requests, attainment, batches and queues, KV caches."""
     window = verdict["window"]
-    asked: dict[str, Query] = {
-        name: ask("timeseries", view.params, metric=name, slo=view.slo, step=f"{step_s(window)}s") for name in CHARTED
-    }
+    asked = charted(view)
     of_processes = CHARTED[3:] if engines.get("engines") else ()
     answers = {name: fetch(asked[name]) for name in (*CHARTED[:3], *of_processes)}
     if problems := {answer.title: answer for answer in answers.values() if isinstance(answer, Problem)}:
@@ -220,7 +228,7 @@ def bands(boxes: list[Json], window: Json) -> list[Band]:
         last = from_ns(box["until_ns"]) if box["until_ns"] is not None else first if box["kind"] in MOMENTS else end
         if last >= start and first <= end:
             colour = palette.CAUSES.get(box["kind"], palette.QUIET)
-            drawn.append(Band(max(first, start), last, _short(box), colour))
+            drawn.append(Band(max(first, start), last, _short(box), colour, happened.fires(box)))
     return drawn
 
 
@@ -231,7 +239,7 @@ def bad_now(slos: list[Json], window: Json) -> list[Band]:
         return []
     end = instant(window["end"])
     text = f"{count(n)} bad now"
-    return [Band(end - timedelta(seconds=step_s(window)), end, text, palette.BAD)]
+    return [Band(end - timedelta(seconds=step_s(window)), end, text, palette.BAD, firing=True)]
 
 
 def _short(box: Json) -> str:

@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import streamlit as st
 
-from dashboard import address, components, tracks, why
+from dashboard import address, bars, components, tracks, why
 from dashboard.api import Problem, ask, fetch
 from dashboard.components import trail as picture
-from dashboard.filters import selected, written
+from dashboard.filters import selected
 from dashboard.help_texts import HELP
+from dashboard.times import written
 from dashboard.transform import Json, phase_totals, placed
 from dashboard.views import request_head
 from tokentrail.shared.formatting import (
@@ -122,11 +123,16 @@ def waterfall(trail: Json) -> None:
             "Wheel: zoom · drag: move · double click: all · click on another request: open it"
             + (f" · {count(drawn.lanes_left_out)} more requests ran here" if drawn.lanes_left_out else "")
         )
+        st.html(bars.legend({*drawn.legend}, bars.Palette(drawn.legend, {})))
         if opened:
             st.query_params.update({"trace_id": opened[0], "span_id": opened[1]})
             st.rerun()
     if not trail["tokens"]:
-        st.caption("No single tokens are recorded: its engine sends one span per request, or no token was emitted yet.")
+        st.caption(
+            "No token is known yet: tokens of a request come with its end."
+            if trail["request"]["status"] in ("in_flight", "lost")
+            else "No single tokens are recorded: its engine sends one span per request, or no token was emitted."
+        )
     if behind := len(trail["tokens"]) - len(placed(trail["tokens"])):
         st.caption(
             f"{count(behind)} tokens are not drawn: a token before them is missing, so their times are not known."
@@ -198,7 +204,11 @@ def phases(trail: Json) -> None:
         if rows:
             components.table(rows)
         else:
-            st.caption("This engine does not report phases.")
+            st.caption(
+                "Its phases come with its end."
+                if trail["request"]["status"] in ("in_flight", "lost")
+                else "This engine does not report phases."
+            )
         st.caption(f"Why it waited: {wait_reasons(trail)}", help=HELP["Why it waited"])
 
 
@@ -225,7 +235,9 @@ def waits(trail: Json) -> None:
         elif not rows:
             emitted = trail["request"]["output_tokens"]
             unrecorded = len(trail["tokens"]) < 2 and (emitted is None or emitted > 1)
-            st.caption("No single tokens are recorded." if unrecorded else "Fewer than two tokens.")
+            is_open = trail["request"]["status"] in ("in_flight", "lost")
+            unknown_why = "No token is known yet." if is_open else "No single tokens are recorded."
+            st.caption(unknown_why if unrecorded else "Fewer than two tokens.")
 
 
 def others(trail: Json) -> None:

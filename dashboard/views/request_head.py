@@ -10,9 +10,10 @@ import streamlit as st
 
 from dashboard import address, why
 from dashboard.api import Params, Problem, ask, fetch
-from dashboard.filters import CUSTOM, View, selected, written
+from dashboard.filters import CUSTOM, View, selected
 from dashboard.help_texts import HELP
 from dashboard.links import process_id
+from dashboard.times import written
 from dashboard.transform import Json
 from tokentrail.shared import otlp_json, perfetto
 from tokentrail.shared.formatting import THRESHOLDS, UNDEFINED, clock, count, duration, instant, of_tenant, plain, tpot
@@ -74,8 +75,10 @@ def leads(trail: Json) -> None:
     metric_of = missed[0] if missed else "e2e"
     begin = instant(request["start"])
     around = {"range": CUSTOM, "start": written(begin - AROUND), "end": written(begin + AROUND)}
+    mapped = metric_of if missed else None  # the map of what was missed, and not of what its SLO names first
+    like_it = address.link("explore", like, **around, metric=mapped)
     with st.container(horizontal=True, gap="small", key="leads", vertical_alignment="center"):
-        st.link_button("Like this one", address.link("explore", like, **around), icon=":material/grid_on:")
+        st.link_button("Like this one", like_it, icon=":material/grid_on:")
         if request["instance"]:
             process = {name: request[name] for name in ("service", "instance", "process_tenant") if request[name]}
             st.link_button(

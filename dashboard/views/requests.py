@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import address, bars, components, palette
+from dashboard import address, bars, components, filters, palette
 from dashboard.api import Problem, Query, ask, fetch
 from dashboard.components.heat import Selection
 from dashboard.filters import View
@@ -98,7 +98,7 @@ def draw(view: View, chosen: Selection | None, metric: str) -> None:
     for row, _ in shown.selection.cells[:1]:
         st.switch_page(
             st.session_state["pages"]["request"],
-            query_params={"trace_id": rows[row]["trace_id"], "span_id": rows[row]["span_id"]},
+            query_params=filters.of_request(rows[row]["trace_id"], rows[row]["span_id"]),
         )
 
 

@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import streamlit as st
 
-from dashboard import address, filters
+from dashboard import address
 from dashboard.api import ask, fetch_seldom
 from dashboard.filters import LABELS, View
+from dashboard.times import written
 from dashboard.transform import Json
 from tokentrail.shared.connection import OTHER_FORM
 from tokentrail.shared.formatting import instant
@@ -109,8 +110,8 @@ def times(view: View, before: timedelta | None) -> dict[str, str]:
         return {}
     shift = before or end - begin
     return {
-        "a.start": filters.written(begin - shift), "a.end": filters.written(end - shift),
-        "b.start": filters.written(begin), "b.end": filters.written(end),
+        "a.start": written(begin - shift), "a.end": written(end - shift),
+        "b.start": written(begin), "b.end": written(end),
     }  # fmt: skip
 
 
@@ -122,7 +123,7 @@ def params(view: View, chosen: Mapping[str, str], side: str) -> tuple[tuple[str,
         span = timedelta(seconds=_SECONDS.get(chosen.get("span", ""), _SECONDS["1h"]))
         at = instant(chosen["at"])
         first, last = (at - span, at) if side == "a" else (at, at + span)
-        start, end = filters.written(first), filters.written(last)
+        start, end = written(first), written(last)
     kept = [(name, value) for name, value in view.labels if name not in of_side]
     return (("start", start), ("end", end), *kept, *of_side.items())
 

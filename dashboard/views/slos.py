@@ -10,9 +10,10 @@ from typing import Final
 import streamlit as st
 
 from dashboard import address
-from dashboard.filters import View, written
+from dashboard.filters import View
 from dashboard.links import anchor, text
-from dashboard.transform import Json, idle_last, slo_state
+from dashboard.times import written
+from dashboard.transform import Json, slo_state, worst_first
 from tokentrail.shared.formatting import THRESHOLDS, UNDEFINED, count, duration, estimate, instant, percent, significant
 
 STATES = {
@@ -30,14 +31,14 @@ MOST_OVERSPENT = 10.0
 
 
 def table(slos: Sequence[Json], history: Mapping[str, Json], view: View) -> None:
-    """All SLOs, those without requests last. `history` has the answers to `history_query`, by SLO."""
+    """All SLOs, the worst first. `history` has the answers to `history_query`, by SLO."""
     if not slos:
         st.info("No SLO is defined: start the collector with `--slos FILE` to see attainment and error budgets.")
         return
     head = "".join(
         f"<th>{name}</th>" for name in ("SLO", "last hour", "window", "budget left", "history", "tenants", "burn")
     )
-    rows = "".join(row(slo, history.get(slo["name"]), view) for slo in idle_last(slos))
+    rows = "".join(row(slo, history.get(slo["name"]), view) for slo in worst_first(slos))
     st.html(f'<table class="tt-slos"><tr class="head">{head}</tr>{rows}</table>')
 
 

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 import streamlit as st
 
 from dashboard import bars, components
-from dashboard.api import Problem, Query, ask, fetch, fetch_seldom
+from dashboard.api import Problem, Query, ask, ask_ahead, fetch, fetch_seldom
 from dashboard.bars import Bar, Column, Cost, Palette
 from dashboard.components import small
-from dashboard.filters import View, selected, written
+from dashboard.filters import View, selected
 from dashboard.links import anchor, text
+from dashboard.times import written
 from dashboard.transform import Json, Series, thresholds
 from tokentrail.shared.formatting import THRESHOLDS, count, duration, instant, percent, plain
 
@@ -49,16 +50,15 @@ def body(view: View, of: str) -> None:
     out = left_out()
     more = [("leave_out", f"{written(start)}/{written(end)}") for start, end in out]
     frame = components.frame("tail-bad", HEIGHTS)
-    bad = _known("tail-bad", ask("explain", [*view.params, *more], slo=view.slo), view)
+    of_bad = ask("explain", [*view.params, *more], slo=view.slo)
+    of_slow = ask("explain", [*view.params, *more], slo=view.slo, metric=of, quantile=QUANTILE, slowest=SLOWEST)
+    ask_ahead(of_bad, of_slow, strip_query(view, of))
+    bad = _known("tail-bad", of_bad, view)
     frame.empty()
     if bad is None:
         return
     components.span(bad["window"], view.zone)
-    slow = _known(
-        "tail-slow",
-        ask("explain", [*view.params, *more], slo=view.slo, metric=of, quantile=QUANTILE, slowest=SLOWEST),
-        view,
-    )
+    slow = _known("tail-slow", of_slow, view)
     slos = fetch_seldom(ask("slos")).get("slos", [])
     st.markdown(said(bad, slow, of, slos))
     strip(view, of, out)
@@ -232,9 +232,14 @@ def toggled(out: Sequence[Stretch], chosen: Stretch) -> list[Stretch]:
     return sorted([*(one for one in out if one not in hit), whole])
 
 
+def strip_query(view: View, of: str) -> Query:
+    """The question for the strip."""
+    return ask("heatmap", view.params, metric=of, columns=STRIP, rows=1, slo=view.slo)
+
+
 def strip(view: View, of: str, out: Sequence[Stretch]) -> None:
     """The bad requests over time. A click or a drag leaves a part out, and a second click takes it back."""
-    grid = fetch(ask("heatmap", view.params, metric=of, columns=STRIP, rows=1, slo=view.slo))
+    grid = fetch(strip_query(view, of))
     if isinstance(grid, Problem):
         components.problem(grid)
         return

@@ -31,11 +31,6 @@ class BlockManager:
         self._hash_of: dict[int, bytes] = {}
 
     @property
-    def num_free_blocks(self) -> int:
-        """Blocks without an owner."""
-        return len(self._free)
-
-    @property
     def num_used_blocks(self) -> int:
         """Blocks that belong to at least one sequence."""
         return self.num_blocks - len(self._free)

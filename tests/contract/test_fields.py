@@ -15,10 +15,7 @@ READERS = {
         ("kv_transfer_s", "wait_batch_s", "wait_kv_s", "wait_priority_s", "wait_tokens_s"),
         ("dashboard/views/requests.py", '_s")'),
     ),
-    **dict.fromkeys(
-        ("budget_share", "rest_requests", "tpot_from_s", "tpot_to_s", "ttft_requests"),
-        ("tokentrail/mcp/tools.py", "def _explained("),
-    ),
+    "ttft_requests": ("tokentrail/mcp/tools.py", "def _explained("),
     **dict.fromkeys(("evidence_of_good", "evidence_of_worse"), ("tokentrail/mcp/tools.py", '"check", slo=slo')),
     "requests_good": ("tokentrail/mcp/tools.py", '"slos", start'),
 }

@@ -1,10 +1,12 @@
 """The figures of the README and of pages of docs/ are those of the committed results."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import BENCHMARKS
 from benchmarks.differences import PLANTED
 
 ROOT = Path(__file__).parents[2]
@@ -144,26 +146,24 @@ def test_speed_of_the_engine(begins, kind, places):
     assert ratio == " / ".join(f"{n[f'{kind}_batch_{batch}_context_32_ratio']:.{places}f}×" for batch in (1, 8))
 
 
-@pytest.mark.parametrize(("result", "place"), [("engine_decode", 0), ("engine_decode_avx2", 1)])
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
-def test_speed_of_the_engine_by_context(result, place, kind):
-    n = numbers(result)
-    tables = [cells for cells in rows(f"{kind} | ", "docs/engine.md") if len(cells) == 9]
+def test_speed_of_the_engine_by_context(kind):
+    n = numbers("engine_decode")
+    (found,) = [cells for cells in rows(f"{kind} | ", "docs/engine.md") if len(cells) == 9]
     steps = [f"{kind}_batch_{batch}_context_{context}" for batch, context in ((1, 32), (1, 1024), (1, 3072), (8, 32))]
     cells = [f"{n[f'{step}_ms']:.0f} ms, {n[f'{step}_ratio']:.2f}×" for step in steps]
     cells += [f"{n[f'{step}_prefill_ratio']:.2f}×" for step in steps[:3]]
-    assert tables[place] == [kind, f"{n[f'{kind}_weight_bytes'] / 1e6:.0f}", *cells]
+    assert found == [kind, f"{n[f'{kind}_weight_bytes'] / 1e6:.0f}", *cells]
 
 
-@pytest.mark.parametrize(("result", "place"), [("engine_decode", 0), ("engine_decode_avx2", 1)])
 @pytest.mark.parametrize("kind", ["float32", "int4"])
-def test_speed_beside_vllm_with_its_interval(result, place, kind):
-    n, cells = numbers(result), [kind]
+def test_speed_beside_vllm_with_its_interval(kind):
+    n, cells = numbers("engine_decode"), [kind]
     for batch in (1, 8):
         key = f"vllm_{kind}_batch_{batch}_context_32"
         ratio, low, high = (n[f"{key}_{name}"] for name in ("ratio", "ratio_low", "ratio_high"))
         cells += [f"{n[f'{key}_ms']:.0f} ms", f"{n[f'{key}_vllm_ms']:.0f} ms", f"{ratio:.2f} ({low:.2f}–{high:.2f})"]
-    assert [found for found in rows(f"{kind} | ", "docs/engine.md") if "–" in found[3]][place] == cells
+    assert [found for found in rows(f"{kind} | ", "docs/engine.md") if "–" in found[3]] == [cells]
 
 
 @pytest.mark.parametrize("kind", ["float32", "int4"])
@@ -323,3 +323,11 @@ def test_what_hedging_is_told_and_what_it_does(begins, kind):
 def test_cost_of_time_outs():
     cost = f"{numbers('timeouts')['cpu_ms_1m']:.0f} ms of CPU after its rows have been read"
     assert cost in (ROOT / "docs" / "timeouts.md").read_text()
+
+
+def test_a_benchmark_is_run_by_make_bench_or_named_by_a_page():
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "tests/data/README.md", ROOT / "Makefile"]
+    text = "\n".join(file.read_text() for file in pages)
+    commands = {file.stem for file in (ROOT / "benchmarks").glob("[a-z]*.py") if "typer.run(" in file.read_text()}
+    named = {name for name in commands if re.search(rf"benchmarks[./]{name}\b", text)}
+    assert commands - {*BENCHMARKS} - named == set()

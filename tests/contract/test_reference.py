@@ -124,6 +124,16 @@ def test_a_schema_that_adds_to_one_that_is_known_names_it():
     assert "...Page" not in shape.drawing("Page", SCHEMAS, {"Page"})
 
 
+def test_what_two_answers_have_is_drawn_below_the_first_of_them():
+    def model(**uses):
+        return {"properties": {name: {"$ref": f"#/{used}"} for name, used in uses.items()}}
+
+    schemas = {"A": model(x="X"), "B": model(x="X", y="Y"), "X": model(z="Z"), "Y": model(), "Z": model()}
+    assert shape.first_uses(["A", "B"], schemas) == {"A": {"X"}, "B": set()}
+    assert "\nX = {" in shape.drawing("A", schemas, {"A", "B"}, {"X"})
+    assert "x: X," in shape.drawing("B", schemas, {"A", "B", "X"})
+
+
 def test_lines_have_an_end():
     fields = {f"field_{n}": {"type": "string", "description": "word " * (60 if n == 3 else 0)} for n in range(40)}
     drawn = shape.drawing("Page", {"Page": {"properties": fields}}, ())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collector.store.definitions import read_schema
-from tests import mutants
+from tests import changed, mutants
 from tests.collector.rows import NOW, SECOND, Rows
 from tests.conftest import ROOT, SLOW, memory
 from tests.support.collector import Collector
@@ -134,3 +134,28 @@ def test_a_copied_store_has_this_versions_tables_and_views_and_takes_rows_togeth
     counts = store.query(f"{sql} FROM system.parts WHERE table = 'open_requests' AND active").result_rows
     assert counts == [(2, 1, 1)]
     store.close()
+
+
+def test_what_differs_chooses_the_tests_that_reach_it():
+    product, sql, test = Path("collector/a/b.py"), Path("collector/a/queries/q.sql"), Path("tests/collector/test_b.py")
+    now = "MOST = 3\n\ndef f(n):\n    return n > MOST\n\ndef g():\n    return ask('q')\n\ndef h():\n    return 1\n"
+    tests = (
+        "def test_f():\n    assert 1\n\ndef test_g():\n    assert 1\n\ndef test_both():\n    assert 1\n# rules.yaml\n"
+    )
+    texts = {product: now, test: tests}
+    its, f, g = f"{test}::test_{{}}".format, f"{product}:f", f"{product}:g"
+    entered = {its("f"): (1.0, [f]), its("g"): (1.0, [g]), its("both"): (9.0, [f, g]), its("gone"): (1.0, [f])}
+
+    def chosen(file, before="", most_s=60.0):
+        found, unreached = changed.selected([file], {file: before}, texts, {sql: "SELECT 1"}, entered, most_s)
+        return {name.rpartition("test_")[2] for name in found}, unreached
+
+    assert chosen(product, now.replace("n > MOST", "n >= MOST")) == ({"f", "both"}, [])
+    assert chosen(product, now.replace("3", "4")) == ({"f", "both"}, []), "a constant"
+    assert chosen(product, now.replace("3", "4"), most_s=5.0) == ({"f"}, [])
+    assert chosen(product, "# moved\n" + now) == (set(), [])
+    assert chosen(product, now.replace("return 1", "return 2")) == (set(), [f"{product}:h"])
+    assert chosen(sql) == ({"g", "both"}, [])
+    assert chosen(test, tests.replace("def test_g():\n    assert 1", "def test_g():\n    assert 2")) == ({"g"}, [])
+    assert chosen(Path("alerts/rules.yaml")) == ({"b.py"}, [])
+    assert changed.own(test, changed.differing(tests, tests + "\nLIMIT = 1\n")) == {str(test)}

@@ -128,6 +128,13 @@ def components_found():
         yield
 
 
+class Inline:
+    """In place of threads: what is asked ahead is answered at once, in order, and before the test ends."""
+
+    def submit(self, run, *args):
+        run(*args)
+
+
 @pytest.fixture
 def show(monkeypatch, components_found):
     """Run a page over the answer to each path of the API; the last page that it drew. `show.asked` is what it asked.
@@ -152,6 +159,7 @@ def show(monkeypatch, components_found):
         if answers:
             client = httpx.Client(base_url="http://collector/api/v1/", transport=httpx.MockTransport(answer))
             monkeypatch.setattr(api, "_client", lambda *_: client)
+        monkeypatch.setattr(api, "_AT_ONCE", Inline())
         api.forget()
         app = AppTest.from_file(str(PAGES), default_timeout=300)
         app._page_hash = calc_hash(page)

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import httpx
 import pytest
 
+from dashboard import api
 from dashboard.api import OFFER_TIMEOUT_S, TIMEOUT_S, Problem, answer, ask, fetch
 from dashboard.filters import offered_filters, offered_slos
 
@@ -133,3 +134,20 @@ def test_parameters_are_the_pages_and_the_questions_own():
         ("start", "-15m"),
         ("metric", "ttft"),
     )
+
+
+def test_questions_that_are_asked_ahead_are_asked_at_once_and_fetched_without_another(monkeypatch):
+    both, asked = threading.Barrier(2, timeout=60), []
+
+    def answered(base, key, query, timeout_s):
+        asked.append(query.path)
+        both.wait()
+        return {"path": query.path}
+
+    monkeypatch.setattr(api, "_asked", answered)
+    api.forget()
+    queries = [ask("verdict"), ask("heatmap")]
+    api.ask_ahead(*queries)
+    assert [fetch(query) for query in queries] == [{"path": "verdict"}, {"path": "heatmap"}]
+    assert sorted(asked) == ["heatmap", "verdict"]
+    api.forget()

@@ -6,7 +6,7 @@ from datetime import UTC, timedelta
 
 import pytest
 
-from dashboard import curves
+from dashboard import curves, forest
 from dashboard.filters import View
 from dashboard.views import sides
 from dashboard.views.compare import counts, interval, latencies, mix, says
@@ -78,9 +78,9 @@ def test_a_table_has_units_and_nothing_for_what_is_not_known():
     assert running["A"] == "2.3"
     told = compared(ratios={"ttft": {"p99": {"estimate": 3.78, "low": 3.53, "high": 4.05}}})
     told["a"] |= {"ttft_s": NOTHING | {"p99": 1.9}}
-    row = next(row for row in latencies(told) if row[""] == "TTFT P99")
-    assert (row["A"], row["B ÷ A"], row["95 %"], row["says"]) == ("1.90 s", "× 3.78", "3.53 to 4.05", "B is slower")
-    assert [row["says"] for row in latencies(told)].count("nothing to compare") == 14
+    row = next(row for row in latencies(told) if row.name == "TTFT P99")
+    assert (row.a, row.interval, row.says) == ("1.90 s", "3.53 to 4.05", "B is slower")
+    assert [row.says for row in latencies(told)].count("nothing to compare") == 14
     (prompt,) = mix(compared(mix={"input": {"a": 601.0, "b": 3585.0, "differs": True}}))
     assert list(prompt.values()) == ["prompt tokens, median", "601", "3\u202f585", "", "", "another mix"]
 
@@ -185,3 +185,59 @@ def test_curves_share_a_logarithmic_axis_and_names_of_others_are_no_markup():
     assert [float(x) for x, _ in ticks[-3:]] == a
     assert curves.drawn("TTFT", {"A": []}, ["#111111"]) == ""
     assert "&lt;i&gt; (1\u202f204)" in curves.legend(["<i>"], [1204], ["#111111"])
+
+
+def test_a_cell_begins_with_no_sign_that_a_spreadsheet_takes_for_a_formula():
+    for low, high in ((0.000459, 0.2), (-0.1, 0.1), (0.1, None)):
+        row, *_ = counts(compared(attainment={"estimate": 0.12, "low": low, "high": high}))
+        assert {text[:1] for text in row.values()} & {"+", "-", "=", "@"} == set()
+    assert row["B ÷ A"] == "12.0 points"
+
+
+def row(estimate=2.0, low=1.8, high=2.2, says="B is slower"):
+    return forest.Row("TTFT P50", "1 s", "2 s", {"estimate": estimate, "low": low, "high": high}, "1.8 to 2.2", says)
+
+
+def plotted(*rows):
+    """Of each row the left end, the width, the arrows and the place of the estimate, in percent of the axis."""
+    html = forest.drawn(rows, 0.1)
+    cells = re.findall(r'<td class="plot" aria-hidden="true">(.*?)</td>', html)
+    place = r"<b style=.left:([\d.]+)%;width:([\d.]+)%"
+    return [
+        (
+            *(tuple(map(float, found[0])) if (found := re.findall(place, cell)) else (None, None)),
+            "".join({"from": "◀", "to": "▶"}[way] for way in re.findall(r'<i class="(from|to)">', cell)),
+            *(map(float, re.findall(r'class="at" style="left:([\d.]+)%', cell))),
+        )
+        for cell in cells
+    ]
+
+
+def test_a_forest_plot_has_a_line_from_bound_to_bound_and_an_arrow_where_there_is_none():
+    assert plotted(row(1.0, 2**-0.5, 2**0.5)) == [(25.0, 50.0, "", 50.0)], "half to twice, by factors"
+    assert plotted(row(1.0, None, 2**0.5)) == [(0.0, 75.0, "◀", 50.0)]
+    assert plotted(row(1.0, 0.0, 2**0.5)) == [(0.0, 75.0, "◀", 50.0)]
+    assert plotted(row(1.0, 2**-0.5, None)) == [(25.0, 75.0, "▶", 50.0)]
+    assert plotted(row(1.0, None, None)) == [(None, None, "", 50.0)]
+    assert plotted(forest.Row("x", "–", "–", None, "–", "nothing to compare")) == [(None, None, "")]
+
+
+def test_a_bound_that_is_far_off_does_not_squeeze_the_others():
+    assert forest.span([row(), row(3.0, 2.5, 40.0)]) == (0.5, 4.0)
+    assert forest.span([row(0.2, 0.15, 0.3)]) == (0.125, 2.0)
+    assert forest.span([row(0.04, None, None)]) == (0.5, 2.0), "nobody knows how good it is"
+    assert plotted(row(0.04, None, None)) == [(None, None, "")]
+    assert forest.span([row(900.0, 800.0, 950.0)]) == (0.5, 32.0)
+    assert plotted(row(1.0, 0.001, 900.0)) == [(0.0, 100.0, "◀▶", 50.0)]
+    assert plotted(row(900.0, 800.0, 950.0)) == [(100.0, 0.0, "▶", 100.0)]
+
+
+def test_a_forest_plot_is_a_table_with_the_band_of_the_same():
+    html = forest.drawn([row(), row(1.0, 0.97, 1.03, "the same, within 10 %"), row(0.5, 0.4, 0.6, "B is faster")], 0.1)
+    assert re.findall(r'<tr class="(\w+)">', html) == ["bad", "same", "good"]
+    assert re.findall(r"<em[^>]*>(.*?)</em>", html) == ["×0.25", "×0.5", "×1", "×2", "×4"]
+    assert "<td>1 s</td><td>2 s</td>" in html
+    assert "<td>× 2.00</td><td>1.8 to 2.2</td><td>B is slower</td>" in html
+    left, width = map(float, re.search(r'<u style="left:([\d.]+)%;width:([\d.]+)%', html).groups())
+    assert left + width / 2 == pytest.approx(50.0, abs=0.1)
+    assert "<script" not in forest.drawn([forest.Row("<script>", "", "", None, "", "<script>")], 0.1)

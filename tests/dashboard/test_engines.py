@@ -5,7 +5,7 @@ from base64 import b64decode
 
 import pytest
 
-from dashboard.views import engines
+from dashboard.views import engines, tiles
 from tests.dashboard.test_tracks import lane, phase, timeline
 
 END = "2026-11-26T10:15:00Z"
@@ -18,7 +18,7 @@ def process(**more):
         "state": "ok", "since": "2026-11-26T10:06:00Z", "first_seen": "2026-11-26T09:00:00Z", "last_seen": END,
         "running": 2, "waiting": 0, "in_flight": 3, "kv_usage": 0.5, "preemptions": 1, "requests": 1204,
         "running_curve": [1, None, 4], "waiting_curve": [], "kv_curve": [0.25, 2.0], "step_p50_s": 0.02,
-        "step_p99_s": None, "ttft_p99_s": 1.0, "attainment": 0.5, "output_tokens_per_s": None,
+        "step_p99_s": None, "ttft_p99_s": 1.0, "attainment": 0.5, "output_tokens_per_s": None, "beside": None,
     } | more  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def shown(show, processes, total=None, steps_total=0, **query):
 
 
 def test_the_table_has_a_row_for_each_process_and_what_its_engine_does_not_tell(show):
-    page, texts = shown(show, [process(), process(instance="", state="lost", service="t")], total=5)
+    page, texts = shown(show, [process(), process(instance="", state="lost", service="t")], total=5, table="true")
     table, starts = (frame.value for frame in page.dataframe)
     first, second = table.to_dict("records")
     assert next(iter(first)) == "process", "what a row is about stands first"
@@ -125,7 +125,7 @@ def test_the_sentence_names_the_first_three_in_trouble():
     ],
 )  # fmt: skip
 def test_a_time_ago_has_one_unit(end, told):
-    assert engines.since("2026-11-26T00:00:00Z", f"2026-11-{end}Z") == told
+    assert tiles.since("2026-11-26T00:00:00Z", f"2026-11-{end}Z") == told
 
 
 def test_a_curve_has_gaps_where_nothing_is_known_and_says_its_most():
@@ -138,3 +138,74 @@ def test_a_curve_has_gaps_where_nothing_is_known_and_says_its_most():
     )  # fmt: skip
     assert drawn([0.5, 2.0], "#000", None, "n", top=1.0) == ("M0.0 11.0h42.0L42.0 2.0h42.0", "n: at most 1")
     assert drawn([], "#000", None, "n") == ("", "n: at most 1")
+
+
+def slow(ratio=2.7, low=2.5, **more):
+    return {"ratio": ratio, "low": low, "high": 2.9, "siblings": 2, "is_slow": low is not None and low > 1.1} | more
+
+
+def drawn(*processes):
+    html = tiles.of_services(processes, END, None)
+    return [re.sub(r"<[^>]*>", "", tile).strip() for tile in html.split("<a ")[1:]], html
+
+
+def test_tiles_stand_by_service_and_say_how_a_process_compares_with_its_siblings(show):
+    page, texts = shown(
+        show,
+        [
+            process(instance="pod-b", beside=slow()), process(instance="", service="t", state="lost"),
+            process(instance="pod-a", beside=slow(1.0, 0.98), ttft_p99_s=None, attainment=None, kv_usage=None),
+        ],
+        model="m",
+    )  # fmt: skip
+    html = "".join(element.proto.body for element in page.get("html"))
+    heads = re.findall(r"<h4>(.*?)</h4>", html)
+    assert [re.sub("<[^>]*>", "", head) for head in heads] == [
+        "s 2 processes, the time of a step beside their siblings", "t 1 process",
+    ]  # fmt: skip
+    looks = re.findall(r'class="tt-tile (\w+)" href="([^"]*)"', html)
+    assert looks == [
+        ("warn", "/engines?utc=true&amp;model=m&amp;sel=s%2Fpod-b"),
+        ("quiet", "/engines?utc=true&amp;model=m&amp;sel=s%2Fpod-a"),
+        ("bad", "/engines?utc=true&amp;model=m&amp;sel=t"),
+    ]
+    assert "<i>pod-</i>b</span></span><span><b>× 2.7</b> step P50 20.0 ms</span>" in html
+    assert "<small>TTFT P99 1.00 s · 50 % good · KV 50 %</small>" in html
+    assert "<small>–</small>" in html
+    assert "<b>✕ LOST 9 min</b> · 3 open" in html
+    assert 'title="pod-b: × 2.7 the step time of its 2 siblings (2.5 to 2.9); 1\u202f204 requests"' in html
+    assert any("Of the other 2 processes, 2 work. pod\\-b takes × 2.7 the step time" in text for text in texts)
+    assert len(page.dataframe) == 1, "the cold starts: a table of processes is one click away"
+
+
+def test_many_processes_have_small_tiles_and_names_of_others_are_text():
+    told, html = drawn(*(process(instance=f"llama-70b-7f9c-{n}") for n in range(61)))
+    assert "tt-tiles small" in html
+    assert told[7].endswith("…720.0 ms"), "a name and a number"
+    assert "<i>llama-…</i>7</span>" in html
+    told, html = drawn(process(instance='<b>"x"</b>'), process(instance='<b>"y"', state="hangs", since=None))
+    assert "<b>&quot;" not in html
+    assert 'title="&lt;b&gt;&quot;x&quot;&lt;/b&gt;:' in html
+    assert "✕ HANGS</b> · 3 open" in html
+
+
+@pytest.mark.parametrize(
+    ("wanted", "left"),
+    [("", "abc"), ("slow", "a"), ("HANGS", "b"), ("gpu pod-c", "c"), ("v vllm n", "abc"), ("nobody", "")],
+)
+def test_a_filter_keeps_processes_that_have_each_of_its_words(wanted, left):
+    known = [
+        process(instance="pod-a", beside=slow()), process(instance="pod-b", state="hangs"),
+        process(instance="pod-c", service="gpu", beside=slow(1.3, None)),
+    ]  # fmt: skip
+    assert "".join(one["instance"][-1] for one in tiles.matching(known, wanted)) == left
+
+
+def test_a_ratio_says_whether_chance_is_known():
+    assert tiles.slower(slow()) == "× 2.7 the step time of its 2 siblings (2.5 to 2.9)"
+    assert tiles.slower(slow(low=None, high=None, siblings=1)) == (
+        "× 2.7 the step time of its 1 sibling (too few steps to tell chance)"
+    )
+    both = [process(instance=name, beside=slow()) for name in "abc"]
+    assert engines.sentence(both).endswith("(2.5 to 2.9); and 1 more.")
+    assert engines.sentence(both).startswith(":orange[●] 3 processes: 3 work. a takes × 2.7")

@@ -136,15 +136,17 @@ def test_a_reader_who_does_not_see_the_map_is_told_its_worst_time():
     assert "most of them" not in in_words(grid(cell(0, 1, 6)))
 
 
-def test_events_stand_above_the_map_the_shortest_first_and_those_that_last_end_with_it():
+def test_events_stand_above_the_map_what_fires_first_then_the_shortest_and_those_that_last_end_with_it():
     incident = {"cause": "slo_burn", "slo": "chat", "instance": None, "start": "2026-11-21T10:00:00Z", "end": None}
     lost = incident | {"cause": "engine_lost", "slo": None, "instance": "host-1", "end": "2026-11-21T10:00:30Z"}
-    change = {"at": "2026-11-21T10:30:00Z", "service": "s", "dimension": "variant", "value": "v" * 60}
+    change = {"at": "2026-11-21T10:30:00Z", "service": "s", "dimension": "variant", "value": "v" * 60, "kind": "new"}
     (whole,) = marks([], [change | {"value": "v" * 29}], VIEW.end)
     assert whole["label"] == f"s: variant {'v' * 29}"
     found = marks([incident, lost], [change, change | {"dimension": "process"}], VIEW.end)
-    assert [one["label"] for one in found] == [f"s: variant {'v' * 28}…", "host-1 lost", "chat burns"]
-    assert [one["t1"] - one["t0"] for one in found] == [0, 30, 3600]
+    assert [one["label"] for one in found] == ["chat burns", f"s: variant {'v' * 28}…", "host-1 lost"]
+    assert [one["t1"] - one["t0"] for one in found] == [3600, 0, 30]
+    (gone,) = marks([], [change | {"kind": "gone", "value": "v2.3"}], VIEW.end)
+    assert gone["label"] == "s: variant v2.3 is gone"
 
 
 def test_a_selection_goes_through_the_url(monkeypatch):

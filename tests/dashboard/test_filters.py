@@ -1,11 +1,13 @@
 """Times, filters and links of the header, without a browser."""
 
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from collector.slo.durations import parse_duration
-from dashboard.filters import RANGES, View, absolute, offers, typed
+from dashboard.filters import RANGES, View, offers, typed
+from dashboard.times import absolute, span
 
 NOW = datetime(2026, 11, 21, 10, 0, 30, tzinfo=UTC)
 
@@ -26,6 +28,38 @@ NOW = datetime(2026, 11, 21, 10, 0, 30, tzinfo=UTC)
 )
 def test_a_time_relative_to_now_becomes_absolute_and_what_is_no_time_stays_for_the_api_to_refuse(text, at):
     assert absolute(text, NOW) == at
+
+
+CET = ZoneInfo("Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("11:00", "2026-11-21T10:00:00Z"),
+        ("11:00:30", "2026-11-21T10:00:30Z"),
+        ("11:01", "2026-11-20T10:01:00Z"),  # of yesterday: a range has no future
+        ("9:05", "2026-11-21T08:05:00Z"),
+        ("2026-11-20 14:00", "2026-11-20T13:00:00Z"),
+        ("2026-07-01T14:00", "2026-07-01T12:00:00Z"),
+        ("2026-11-20", "2026-11-19T23:00:00Z"),
+        ("2026-11-20 14:00Z", "2026-11-20 14:00Z"),  # with a zone, the API reads it
+        ("25:00", "25:00"),
+        ("2026-02-30 10:00", "2026-02-30 10:00"),
+        ("", ""),
+    ],
+)
+def test_a_time_without_a_zone_is_on_the_clock_of_the_page(text, at):
+    assert absolute(text, NOW, CET) == at
+
+
+def test_a_range_of_two_times_of_day_may_begin_on_the_day_before():
+    assert span("10:00", "10:30", NOW, CET) == ("2026-11-21T09:00:00Z", "2026-11-21T09:30:00Z")
+    assert span("23:00", "01:00", NOW, CET) == ("2026-11-20T22:00:00Z", "2026-11-21T00:00:00Z")
+    assert span("10:00", "14:00", NOW, CET) == ("2026-11-20T09:00:00Z", "2026-11-20T13:00:00Z")
+    assert span("10:00", "now", NOW, CET) == ("2026-11-21T09:00:00Z", "2026-11-21T10:00:30Z")
+    assert span("-2h", "10:00", NOW, CET) == ("2026-11-21T08:00:30Z", "2026-11-21T09:00:00Z")
+    assert span("10:00", "noon", NOW, CET) == ("2026-11-21T09:00:00Z", "noon")
 
 
 def test_a_link_holds_the_minutes_that_are_seen_and_the_filters():

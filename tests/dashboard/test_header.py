@@ -111,3 +111,12 @@ def test_an_id_that_is_typed_in_opens_its_request(show):
     assert app.text_input(key="go").value == ""
     assert app.query_params["tenant"] == "acme"  # filters are for all pages, a selection is for its own
     assert "t0" not in app.query_params
+
+
+def test_times_are_chosen_from_a_calendar_on_the_clock_of_the_page(show):
+    app = show("explore", told, **RANGE)
+    (begin, until) = (one for one in app.datetime_input)
+    assert [one.value.isoformat() for one in (begin, until)] == ["2026-11-21T10:00:00", "2026-11-21T11:00:00"]
+    begin.set_value(datetime(2026, 11, 21, 8, 30)).run()
+    app.button(key="picked").click().run()
+    assert shown_range(app) == ("2026-11-21T08:30:00Z", "2026-11-21T11:00:00Z")

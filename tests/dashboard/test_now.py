@@ -6,10 +6,13 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
+import streamlit
 
+from dashboard import address
 from dashboard.api import forget
 from dashboard.components import small
 from dashboard.filters import View, around
@@ -130,6 +133,20 @@ def test_the_sentence_is_first_then_who_why_and_what_fires(show):
     assert "a hangs" in fires
     assert "b started" not in fires, "it is over, and stands below"
     assert 'href="https://runbooks.example/#a" target="_blank"' in fires
+
+
+def test_a_range_that_is_over_is_not_red_and_times_of_sentences_are_the_readers(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(streamlit, "html", drawn.append)
+    told = verdict("broken", sentence="chat is not kept. Since 09:30 UTC.", since_ns=at_ns("2026-11-21T09:30:00Z"))
+    told["boxes"] = [box(until="2026-11-21T09:40:00Z", sentence="From 09:30 UTC to 09:40 UTC. At 09:35 UTC of others.")]
+    zoned = replace(VIEW, zone=ZoneInfo("Europe/Berlin"))
+    for now_s, first in ((30, "chat is not kept"), (600, "At 11:00: chat is not kept")):
+        monkeypatch.setattr(address, "moment", lambda at=now_s: instant(END) + timedelta(seconds=at))
+        happened.verdict(told, zoned, is_old=False)
+        assert f"{first}. Since 10:30 CET." in drawn[-1]
+        assert "From 10:30 CET to 10:40 CET. At 09:35 UTC of others." in drawn[-1]
+        assert [" past" in part for part in drawn[-1].split("<div class=")[1:]] == [now_s == 600] * 2
 
 
 def test_all_parts_of_the_page_are_of_one_moment(show):
@@ -257,7 +274,8 @@ def test_a_range_without_requests_leads_to_the_last_one_and_draws_no_chart(show)
     shown = show("", answers(quiet), utc="true")
     (jump,) = [button for button in shown.button if button.key == "jump"]
     assert jump.label == "Jump to the last data (Nov 21 06:44)"
-    assert not [params for path, params in show.asked if path == "timeseries" and params["metric"] == "requests"]
+    drawn = [element.key for element in shown.get("bidi_component")]
+    assert drawn == ["keyboard"], "no chart, and no strip"
     shown = jump.click().run()
     assert shown.session_state["range"] == "custom"
     begin, until = (instant(shown.session_state[name]) for name in ("start", "end"))

@@ -216,7 +216,7 @@ def test_an_open_request_is_shown_as_far_as_it_is_known(shown, api, still_open):
     numbers = {one.label: one.value for one in app.metric}
     assert (numbers["TTFT"], numbers["E2E"], numbers["Input tokens"]) == ("–", "–", "40")
     assert any(told.endswith("in_flight") for told in words(app.caption))
-    assert any(told.startswith("No single tokens are recorded") for told in words(app.caption))
+    assert any(told.startswith("No token is known yet") for told in words(app.caption))
 
 
 def test_requests_of_one_trace_lead_to_each_other_and_a_typed_id_to_its_own(shown, api):

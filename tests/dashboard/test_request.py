@@ -79,7 +79,7 @@ def test_all_that_is_known_of_a_request_is_on_its_page(show):
     ]
     around = "range=custom&start=2026-11-26T09%3A45%3A00Z&end=2026-11-26T10%3A15%3A00Z"
     assert [one.proto.url for one in page.get("link_button")] == [
-        f"/explore?model=m&slo_class=chat&{around}",
+        f"/explore?model=m&slo_class=chat&{around}&metric=ttft",
         f"/engines?{around}&sel=s%2Fi&at=2026-11-26T10%3A00%3A00Z",
     ]
     assert [*numbers.values()] == ["300 ms", "350 ms", "1.00 s", "100 ms", "1\u202f200", "0", "3", "2"]
@@ -110,10 +110,21 @@ def test_what_is_not_known_of_a_request_is_not_on_its_page(show):
     assert [text.replace("\\", "") for text in texts[1:]] == [
         "chat · m · s · v · acme",
         "– · arrived 2026-11-26 10:\u200b00:00 UTC · ok (stop)",
-        "No single tokens are recorded: its engine sends one span per request, or no token was emitted yet.",
+        "No single tokens are recorded: its engine sends one span per request, or no token was emitted.",
         "This engine does not report phases.",
         "Why it waited: –",
         "No single tokens are recorded.",
+    ]
+
+
+@pytest.mark.parametrize("status", ["in_flight", "lost"])
+def test_a_request_that_has_not_ended_is_not_said_to_have_an_engine_that_tells_nothing(show, status):
+    nothing = {"tokens": [], "phases": [], "steps": None, "steps_total": None, "explained": None, "longest_waits": []}
+    _, texts, _ = shown(show, {"status": status, "instance": "", "e2e_s": None, "output_tokens": None}, **nothing)
+    assert [text for text in texts if "phases" in text or "token is" in text] == [
+        "No token is known yet: tokens of a request come with its end.",
+        "Its phases come with its end.",
+        "No token is known yet.",
     ]
 
 

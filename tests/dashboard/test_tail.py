@@ -67,7 +67,7 @@ def slow(**more):
     ]
     known = explanation(
         metric="ttft", value_s=4.0, slowest=[one], by_model=models,
-        typical={"ttft_from_s": 0.06, "ttft_to_s": 0.19, "tpot_from_s": None, "tpot_to_s": None},
+        typical={"ttft_from_s": 0.06, "ttft_to_s": 0.19},
         groups=[group("waiting for KV", "wait_kv", 30.0), group("own prompt", "own_prompt", 1.0)],
         parts=[part("wait_kv", 30.0), part("own_prompt", 1.0, typical_s=1.4)],
         selected={"requests": 5, "explained": 5, "failed": 0, "time_s": 31.0},

@@ -115,6 +115,38 @@ class TestRequest:
         assert found["tokens"]["shades"] == [(0.1, 0.2)]
 
     @pytest.mark.parametrize(
+        ("phase", "steps", "colour"),
+        [
+            ("decode", [], "decode"),
+            ("decode", [(0.3, 0.2)], "others"),  # all of the wait from 0.3 to 0.5
+            ("decode", [(0.39, 0.3)], "others"),  # more than half of it
+            ("decode", [(0.45, 0.3)], "decode"),  # a quarter
+            ("decode", [(0.3, 0.06), (0.4, 0.05)], "others"),  # two steps, half of it together
+            ("decode", [(0.1, 0.2), (0.5, 0.2)], "decode"),  # before and after it
+            ("preempted", [(0.3, 0.2)], "preempted"),
+            (None, [(0.3, 0.2)], "wait"),
+        ],
+    )
+    def test_a_token_has_the_colour_of_what_took_its_wait(self, phase, steps, colour):
+        tokens = [token(0, 0.3, 0.3, "prefill"), token(1, 0.5, 0.2, phase)]
+        shading = [step(i, start, length, interferes=True) for i, (start, length) in enumerate(steps)]
+        picture = tracks.of_request(trail(tokens=tokens, steps=shading), None, NOW)
+        assert [NAMES[place] for place in drawn(picture)["tokens"]["colours"]] == ["prefill", colour]
+        words = {"others": "others' prompts", "wait": "other"}.get(colour, colour)
+        assert {*picture.legend} == {"prefill", words}
+
+    def test_waits_are_drawn_between_the_decade_of_the_least_and_beyond_the_most(self):
+        def axis(*waits, **more):
+            tokens = [token(i, 0.1 * i, wait) for i, wait in enumerate(waits)]
+            found = drawn(tracks.of_request(trail(more, tokens=tokens), None, NOW))["tokens"]
+            return found["low"], found["high"], found["limit"]
+
+        assert axis(0.5, 0.02, 0.0) == (pytest.approx(0.01), pytest.approx(0.8), None)
+        assert axis(0.0) == (pytest.approx(0.01), pytest.approx(0.016), None), "no wait is longer than 0"
+        missed = [bad(miss("gap", 3.0, 4.0)), bad(miss("gap", 2.0, 4.0), miss("ttft", 0.1, 0.5), slo="b")]
+        assert axis(0.5, 1.0, verdicts=missed) == (pytest.approx(0.1), pytest.approx(3.2), 2.0)
+
+    @pytest.mark.parametrize(
         ("missed", "at"),
         [
             ([miss("ttft", 0.2, 0.3)], [0.2]),

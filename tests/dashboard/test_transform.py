@@ -6,7 +6,6 @@ from dashboard.filters import refresh_s
 from dashboard.tracks import extent
 from dashboard.transform import (
     goodput,
-    idle_last,
     missed,
     missed_by,
     on_grid,
@@ -14,6 +13,7 @@ from dashboard.transform import (
     placed,
     slo_state,
     thresholds,
+    worst_first,
 )
 
 WINDOW = {"start": "2026-11-21T10:00:03Z", "end": "2026-11-21T10:00:40Z", "complete_until": "2026-11-21T10:00:40Z"}
@@ -128,11 +128,12 @@ def test_slo_state(given, state):
     assert slo_state(slo(**given)) == state
 
 
-def test_slos_without_requests_stand_behind_the_others():
+def test_slos_stand_by_how_urgent_they_are():
     nothing = {"attainment": None, "requests": {"total": 0, "in_flight": 0}}
     unjudged = {"attainment": None, "requests": {"total": 1, "in_flight": 0}}
     slos = [slo("a", **nothing), slo("c"), slo("b", **nothing), slo("e", **unjudged), slo("d", firing="page")]
-    assert [s["name"] for s in idle_last(slos)] == ["c", "e", "d", "a", "b"]
+    slos += [slo("f", budget_left=-0.1), slo("g", firing="ticket"), slo("h")]
+    assert [s["name"] for s in worst_first(slos)] == ["d", "g", "f", "c", "h", "e", "a", "b"]
 
 
 def test_a_range_is_refreshed_when_its_charts_have_a_new_bucket():

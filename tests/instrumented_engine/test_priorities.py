@@ -35,8 +35,8 @@ def test_the_lowest_priority_goes_first_and_equals_in_order_of_arrival():
 def test_the_highest_priority_is_preempted_first_though_it_came_first():
     scheduler, (batch, chat) = waiting(9, 0, max_seqs=2)
     play(scheduler.schedule())
-    filler: list[int] = []
-    scheduler.block_manager.allocate(filler, 4 * scheduler.block_manager.num_free_blocks)
+    blocks = scheduler.block_manager
+    blocks.allocate([], 4 * (blocks.num_blocks - blocks.num_used_blocks))
     for _ in range(4):
         play(plan := scheduler.schedule())
     assert [one.victim for one in plan.preempted] == [batch]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokentrail.shared.formatting import (
+    age,
     cell,
     clock,
+    clock_text,
     count,
     counted,
     data_until,
@@ -19,6 +21,7 @@ from tokentrail.shared.formatting import (
     estimate,
     instant,
     of_tenant,
+    on_clock,
     one_line,
     pace,
     percent,
@@ -206,3 +209,26 @@ def test_ttfts_that_are_an_e2e_are_said():
     assert whole_answers({"ttft_is_e2e": 0, "ttft_s": {"count": 9}}) == ""
     told = whole_answers({"ttft_is_e2e": 40, "ttft_s": {"count": 1200}})
     assert told.startswith("40 of 1\u202f200 TTFTs are the E2E: these answers were not streamed")
+
+
+def test_a_time_of_a_sentence_is_put_on_the_clock_of_a_zone():
+    now_ns, before_ns, year_ns = (round(datetime.fromisoformat(f"{day}T12:02:00Z").timestamp()) * 10**9
+                                  for day in ("2026-11-21", "2026-11-20", "2025-12-31"))  # fmt: skip
+    assert [clock_text(ns, now_ns) for ns in (now_ns, before_ns, year_ns)] == [
+        "12:02 UTC", "20 Nov 12:02 UTC", "31 Dec 2025 12:02 UTC",
+    ]  # fmt: skip
+    told = "From 20 Nov 12:02 UTC to 12:02 UTC; 31 Dec 2025 12:02 UTC"
+    assert on_clock(told, [now_ns, None, before_ns, year_ns], now_ns, ZoneInfo("Asia/Tokyo")) == (
+        "From 20 Nov 21:02 JST to 21:02 JST; 31 Dec 2025 21:02 JST"
+    )
+    assert on_clock(told, [], now_ns, ZoneInfo("Asia/Tokyo")) == told
+    assert clock_text(now_ns, now_ns, ZoneInfo("Pacific/Kiritimati")) == "02:02 +14"
+
+
+@pytest.mark.parametrize(
+    ("until", "end", "told"), [(0, 0, ""), (-59, 0, ""), (-61, 0, "1 min old"), (0, -7260, "2 h 1 min old")]
+)
+def test_data_that_is_older_than_a_minute_says_so(until, end, told):
+    now = datetime(2026, 11, 21, 10, tzinfo=UTC)
+    window = {name: (now + timedelta(seconds=s)).isoformat() for name, s in (("complete_until", until), ("end", end))}
+    assert age(window, now) == told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, tzinfo
 from itertools import pairwise
 from math import floor, isfinite, log10
@@ -168,6 +168,25 @@ def clock(text: str | None, zone: tzinfo = UTC) -> str:
     return UNDEFINED if moment is None else f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
+def clock_text(ns: int, now_ns: int, zone: tzinfo = UTC) -> str:
+    """A time in a sentence: `12:02 UTC`, with the day if that is not today's, and with the year if it is another."""
+    moment, now = (datetime.fromtimestamp(at // 10**9, UTC).astimezone(zone) for at in (ns, now_ns))
+    day = "" if moment.date() == now.date() else f"{moment.day} {moment:%b} "
+    year = "" if moment.year == now.year else f"{moment.year} "
+    return f"{day}{year}{moment:%H:%M %Z}"
+
+
+def on_clock(sentence: str, times_ns: Iterable[int | None], now_ns: int, zone: tzinfo) -> str:
+    """A sentence of the collector with these of its times on the clock of a zone.
+
+    Since 12:02 UTC.
+    Since 13:02 CET.
+    """
+    local = {clock_text(ns, now_ns): clock_text(ns, now_ns, zone) for ns in times_ns if ns is not None}
+    texts = "|".join(re.escape(text) for text in sorted(local, key=len, reverse=True))
+    return re.sub(rf"(?<![\w:])(?:{texts})", lambda found: local[found[0]], sentence) if local else sentence
+
+
 def data_until(window: Mapping[str, Any], zone: tzinfo = UTC) -> str:
     """How far an answer of the API about a window is complete: `data until 14:03:10 UTC`. Empty if it is up to its end.
 
@@ -176,6 +195,19 @@ def data_until(window: Mapping[str, Any], zone: tzinfo = UTC) -> str:
     until, end = (instant(window[name]).astimezone(zone) for name in ("complete_until", "end"))
     day = "" if until.date() == end.date() else f"{until:%Y-%m-%d} "
     return f"data until {day}{until:%H:%M:%S %Z}" if until < end else ""
+
+
+def age(window: Mapping[str, Any], now: datetime) -> str:
+    """How old the newest data of an answer is: `12 min old`. Empty below a minute.
+
+    Of a window that ended before, how long ago that was.
+    """
+    until, end = instant(window["complete_until"]), instant(window["end"])
+    seconds = (now - min(until, end)).total_seconds()
+    return f"{duration(seconds // 60 * 60)} old" if seconds >= _OLD_S else ""
+
+
+_OLD_S = 60
 
 
 def without_user(url: str) -> str:

@@ -98,8 +98,6 @@ class Part(Answer):
     """Of all excess; a cause that took less than typical has 0."""
     requests: Number | None
     """The selected ones of which it is the largest excess."""
-    budget_share: float | None
-    """These as a share of the bad requests that the objective allows among those of the window."""
     without: WithoutOut | None
     culprits: list[Culprit]
     exemplars: list[Exemplar]
@@ -158,10 +156,6 @@ class TypicalOut(Answer):
     """The explained ones with a TTFT between the two."""
     ttft_from_s: float
     ttft_to_s: float
-    rest_requests: int
-    """The explained ones with a TPOT between the two."""
-    tpot_from_s: float | None
-    tpot_to_s: float | None
 
 
 class LevelOut(Answer):

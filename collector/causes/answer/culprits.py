@@ -13,7 +13,7 @@ from collector.ask.window import Window
 from collector.causes.answer.answer import Culprit, Exemplar
 from collector.causes.answer.beyond import Beyond
 from collector.causes.answer.holders import MOST_STRETCHES, Held, Victims, at_processes, joined, ran_in
-from collector.causes.answer.request_times import Rows
+from collector.causes.answer.request_times import Rows, Weighed
 from collector.causes.answer.served import Served
 from collector.causes.split.culprits import culprits_of
 from collector.causes.split.names import PARTS
@@ -68,7 +68,7 @@ def find_named(reader: Reader, wanted: Iterable[tuple[int, int]]) -> dict[tuple[
     return {(row["end_ns"], row["key"]): row for row in rows}
 
 
-def lost_at(rows: Rows, beyond: Beyond, cause: str) -> dict[int, float]:
+def lost_at(rows: Weighed, beyond: Beyond, cause: str) -> dict[int, float]:
     """The us that a cause took at each process beyond the typical, the most first."""
     excess = np.maximum(beyond.excess[PARTS.index(cause)], 0) * rows.weight
     processes, place = np.unique(rows.rows["process"], return_inverse=True)

@@ -183,19 +183,15 @@ class _Answer:
     def _typical(self) -> TypicalOut | None:
         if self.typical is None or not self.rows.n:
             return None
-        low, high = self.typical.tpot or (None, None)
         kind = "good requests" if self.question.metric is None else "requests that ended ok,"
         earlier = f" since {rfc3339(self.since_ns)}" if self.since_ns < self.population.start_ns else ""
         return TypicalOut(
             text=f"the middle half of {kind} of the same model{earlier}",
             start=rfc3339(self.since_ns),
             end=rfc3339(self.population.end_ns),
-            ttft_requests=self.typical.first_n,
+            ttft_requests=self.typical.n,
             ttft_from_s=self.typical.ttft[0] / 1e6,
             ttft_to_s=self.typical.ttft[1] / 1e6,
-            rest_requests=self.typical.rest_n,
-            tpot_from_s=explained.as_seconds(low),
-            tpot_to_s=explained.as_seconds(high),
         )
 
     @cached_property
@@ -239,7 +235,6 @@ class _Answer:
                 excess_s=float(excess_s[i]) if is_compared else None,
                 share=by_cause[i] if is_compared else None,
                 requests=self._number(float(most[i])) if is_compared else None,
-                budget_share=self._of_budget(float(most[i])) if is_compared else None,
                 without=None
                 if what_if.hidden or PARTS[i] == "unexplained"
                 else what_if.without([PARTS[i]], share=by_cause[i] if is_compared else None),
@@ -249,13 +244,6 @@ class _Answer:
             )
             for i in told
         ]
-
-    def _of_budget(self, requests: float) -> float | None:
-        """These as a share of the bad requests that the objective allows; None without an SLO, or without requests."""
-        slo, judged = self.question.slo, float(self.counted.requests.tally.judged)
-        if slo is None or self.question.metric is not None or not judged:
-            return None
-        return requests / (float(slo.budget) * judged)
 
     def _culprits(self, time_s: Floats) -> Mapping[str, list[Culprit]]:
         culprits: dict[str, list[Culprit]] = defaultdict(list)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from collector.ask.template import part
 from collector.ask.times import SECOND_NS
 from collector.causes.answer.beyond import Beyond, Bools, Floats
-from collector.causes.answer.request_times import Rows, marks, one_in
+from collector.causes.answer.request_times import Weighed, marks, one_in
 from collector.causes.split.names import PARTS
 from collector.count.reader import Reader
 from collector.sql.fragment import Fragment, all_of
@@ -65,7 +65,7 @@ class Victims:
     """µs beyond the typical, by weight."""
 
     @classmethod
-    def of(cls, rows: Rows, beyond: Beyond, cause: str) -> Victims:
+    def of(cls, rows: Weighed, beyond: Beyond, cause: str) -> Victims:
         """The requests that lost time to a cause. A wait ends where the request's own prompt begins to be computed; of
         a cause that is not in HELD, the whole time of a request counts."""
         lost = np.maximum(beyond.excess[PARTS.index(cause)], 0) * rows.weight

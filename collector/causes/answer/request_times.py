@@ -185,8 +185,8 @@ def read_judged(reader: Reader, window: Window, cells: Cells) -> Explained:
 
 def one_in_judged(reader: Reader, window: Window) -> int:
     """Of so many requests of a window with causes one is read, that `MOST_JUDGED` are or about as many."""
-    counted = reader.queries.row("explain_count", {"filter": of_causes(window)}, **window.bounds)
-    return one_in(counted["n"], MOST_JUDGED)
+    n = reader.queries.count("causes", "ended_in_window", of_causes(window), **window.bounds)
+    return one_in(n, MOST_JUDGED)
 
 
 def _read_rows(reader: Reader, window: Window, cells: Cells, every: int, chosen: Fragment) -> Explained:
@@ -219,29 +219,16 @@ def of_causes(window: Window) -> Fragment:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The chosen requests that are explained. A weight is 1, or the number of requests that one stands for."""
+class Weighed:
+    """Requests that are explained. A weight is 1, or the number of requests that one stands for."""
 
     explained: Explained
-    requests: Array
-    """Of each, its row of the query `explain_chosen`."""
     weight: Floats
-
-    @classmethod
-    def of(cls, chosen: Array, known: Explained, scale: float) -> Rows:
-        """The chosen ones among those whose causes are known, in the order of `chosen`. Each stands for so many."""
-        wanted, present = (marks(one["end_ns"], one["key"]) for one in (chosen, known.rows))
-        order = np.argsort(present, kind="stable")
-        at = np.searchsorted(present, wanted, sorter=order) if known.n else np.zeros(len(wanted), np.int64)
-        places = order[np.minimum(at, known.n - 1)] if known.n else at
-        is_there = present[places] == wanted if known.n else np.zeros(len(wanted), bool)
-        requests = chosen[is_there]
-        return cls(known.at(places[is_there]), requests, requests["weight"] * scale)
 
     @property
     def n(self) -> int:
-        """The number of rows."""
-        return len(self.requests)
+        """The number of requests."""
+        return self.explained.n
 
     @property
     def times(self) -> Times:
@@ -252,6 +239,25 @@ class Rows:
     def rows(self) -> Array:
         """The rows of the query `explain_rows`."""
         return self.explained.rows
+
+
+@dataclass(frozen=True)
+class Rows(Weighed):
+    """The chosen requests that are explained, with what the table `requests` has of them."""
+
+    requests: Array
+    """Of each, its row of the query `explain_chosen`."""
+
+    @classmethod
+    def of(cls, chosen: Array, known: Explained, scale: float) -> Rows:
+        """The chosen ones among those whose causes are known, in the order of `chosen`. Each stands for so many."""
+        wanted, present = (marks(one["end_ns"], one["key"]) for one in (chosen, known.rows))
+        order = np.argsort(present, kind="stable")
+        at = np.searchsorted(present, wanted, sorter=order) if known.n else np.zeros(len(wanted), np.int64)
+        places = order[np.minimum(at, known.n - 1)] if known.n else at
+        is_there = present[places] == wanted if known.n else np.zeros(len(wanted), bool)
+        requests = chosen[is_there]
+        return cls(known.at(places[is_there]), requests["weight"] * scale, requests)
 
     def to_judge(self, promises: Sequence[Promise]) -> Bad:
         """What judges these requests again, once some of their time is removed."""

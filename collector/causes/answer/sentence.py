@@ -46,7 +46,9 @@ def sentence(
         rest = sentence(selected, parts, groups, metric, quantile, value_s, attainment, replayed)
         return f"{first} {rest}" if selected.requests else first
     if not selected.requests:
-        return "No request is bad." if metric is None else f"No request has a {_OF[metric]}."
+        if metric is not None:
+            return f"No request has a {_OF[metric]}."
+        return "No request is judged." if attainment is None else "No request is bad."
     if metric is None:
         who = number_of_bad(selected.requests, selected.failed)
     else:

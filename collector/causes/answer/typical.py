@@ -27,7 +27,6 @@ LEAST: Final = 20
 _BEFORE_NS: Final = (HOUR_NS, DAY_NS)
 _QUARTILES: Final = (0.25, 0.75)
 Models = npt.NDArray[np.uint64]
-Between = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,9 @@ class TypicalOfModels:
     models: Models
     """Sorted. The first column of `each` is of all together, and each model has one behind it."""
     each: Typical
-    first_n: int
+    n: int
     """Requests in the middle half by TTFT."""
-    ttft: Between
-    rest_n: int
-    """Requests in the middle half by TPOT."""
-    tpot: Between | None
+    ttft: tuple[float, float]
 
     def like(self, models: Models) -> Typical:
         """A typical request in place of one of each of these models; of a model without any, one of all models."""
@@ -64,7 +60,7 @@ def typical_of(pool: Explained) -> TypicalOfModels | None:
     models = np.unique(model[first_known])
     firsts: list[Floats] = []
     rates: list[Floats] = []
-    first, rest = (np.zeros(pool.n, bool) for _ in range(2))
+    first = np.zeros(pool.n, bool)
     for of_model in (np.ones(pool.n, bool), *(model == number for number in models)):
         of_first, of_rest = (
             _middle(values, weight, of_model & known)
@@ -76,12 +72,11 @@ def typical_of(pool: Explained) -> TypicalOfModels | None:
         else:
             rates.append(rates[0] if rates else np.zeros(len(PARTS)))
         if firsts:
-            first[of_first], rest[of_rest] = True, True
+            first[of_first] = True
         firsts.append(pool.times.ttft[:, of_first] @ weight[of_first] / weight[of_first].sum())
     each = Typical(np.stack(firsts, 1), np.stack(rates, 1))
-    ttft, tpot = (_range(values) for values in (pool.ttft_us[first], pool.tpot_us[rest]))
-    assert ttft
-    return TypicalOfModels(models, each, int(first.sum()), ttft, int(rest.sum()), tpot)
+    ttft_us = pool.ttft_us[first]
+    return TypicalOfModels(models, each, int(first.sum()), (float(ttft_us.min()), float(ttft_us.max())))
 
 
 def good_ones(
@@ -125,7 +120,3 @@ def _middle(values: Floats, weight: Floats, of: Bools) -> npt.NDArray[np.int64]:
         low, high = some[order][np.searchsorted(until, until[-1] * np.array(_QUARTILES))]
     inside: npt.NDArray[np.int64] = places[(some >= low) & (some <= high)]
     return inside
-
-
-def _range(values: Floats) -> Between | None:
-    return (float(values.min()), float(values.max())) if len(values) else None

@@ -12,7 +12,7 @@ from collector.causes.split.judge import Judged
 from collector.causes.split.names import PARTS
 from collector.causes.split.steps import COMPONENTS, between
 from collector.causes.split.timeline import RunningSums
-from collector.causes.split.waits import reasons_of, waited, waiting_for_tokens
+from collector.causes.split.waits import reasons_of, waiting_for_tokens, waits_of
 
 _PART: Final = {name: index for index, name in enumerate(PARTS)}
 _COMPONENT: Final = {name: index for index, name in enumerate(COMPONENTS)}
@@ -90,7 +90,7 @@ def _prefill(out: Floats, case: Judged, pieces: Pieces, did: Floats, time: Float
 def _queued(out: Floats, case: Judged, pieces: Pieces, reasons: Floats, sums: RunningSums) -> None:
     """What was unusual first; then what the engine did until it knew the request; then the reasons to wait."""
     rows = np.flatnonzero(pieces.name == "queued")
-    seen, waits = waited(case, pieces, reasons, rows)
+    seen, waits = waits_of(case, pieces, reasons, rows)
     before, after = sums.between(pieces.start[rows], seen), sums.between(seen, pieces.end[rows])
     total = waits.sum(1)
     without_reason = 1 - total / np.maximum(pieces.end[rows] - seen, 1e-9)

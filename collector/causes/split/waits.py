@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,25 +16,39 @@ _FULL: Final = 0.95
 _BATCH, _KV, _TOKENS, _PRIORITY = range(len(WAITS))
 
 
-def waited(case: Judged, pieces: Pieces, reasons: Floats, queued: Ints) -> tuple[Floats, Floats]:
-    """For each queued piece (indices): when the scheduler knew the request, and then its waits, pieces × WAITS, ns.
+class Waits(NamedTuple):
+    """How queued pieces of time are divided: first the engine computed a step, then the scheduler let them wait."""
 
-    Before that moment the engine was busy with the step that ran when the request came. `reasons` are those of steps.
-    """
-    requests, steps = case.recorded.requests, case.steps
-    start, end, row = pieces.start[queued], pieces.end[queued], pieces.request[queued]
-    if np.isfinite(requests.waited).any():
-        # The scheduler names the waits of a request; they end as a step begins. None: it did not wait.
-        length = added(row, end - start, len(requests))
-        waits = _before_preemptions(requests, pieces)[row] * ((end - start) / np.maximum(length[row], 1))[:, None]
-        total = waits.sum(1)
-        waits *= np.where(total > end - start, (end - start) / np.maximum(total, 1), 1.0)[:, None]
-        return end - waits.sum(1), waits
+    known: Floats
+    """When the scheduler knew the request, ns. Before that, the step ran that was running when the request came."""
+    by_reason: Floats
+    """Pieces × WAITS, ns: the time from then on, by its reasons."""
+
+
+def waits_of(case: Judged, pieces: Pieces, reasons: Floats, queued: Ints) -> Waits:
+    """The waits of queued pieces (indices): as the scheduler told them, else by the `reasons` of steps."""
+    if np.isfinite(case.recorded.requests.waited).any():
+        return _as_told(case.recorded.requests, pieces, queued)
+    steps, start, end = case.steps, pieces.start[queued], pieces.end[queued]
     if not len(steps):
-        return end, np.zeros((len(queued), len(WAITS)))
-    seen = np.minimum(step_end(steps, start), end)
+        return Waits(end, np.zeros((len(queued), len(WAITS))))
+    known = np.minimum(step_end(steps, start), end)
     sums = RunningSums(steps, reasons * steps.duration[:, None], reasons * _gaps(steps)[:, None])
-    return seen, sums.between(seen, end)
+    return Waits(known, sums.between(known, end))
+
+
+def _as_told(requests: Requests, pieces: Pieces, queued: Ints) -> Waits:
+    """The scheduler names the waits of a request, which end as a step begins; without any, the request did not wait.
+
+    Several pieces of one request share its waits by their lengths, and no piece has more than it is long.
+    """
+    end, row = pieces.end[queued], pieces.request[queued]
+    length = end - pieces.start[queued]
+    of_request = added(row, length, len(requests))[row]
+    waits = _before_preemptions(requests, pieces)[row] * (length / np.maximum(of_request, 1))[:, None]
+    total = waits.sum(1)
+    waits *= np.where(total > length, length / np.maximum(total, 1), 1.0)[:, None]
+    return Waits(end - waits.sum(1), waits)
 
 
 def waiting_for_tokens(case: Judged, reasons: Floats) -> Floats:

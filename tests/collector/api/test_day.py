@@ -1,5 +1,7 @@
 """The synthetic day: each of its five faults stands in the answers at its time, with its cause."""
 
+from functools import cache
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -23,6 +25,7 @@ def lived(tmp_path_factory):
     app, _ = build_shared_api(store, load_slos(SLOS), IngestStatus(), lost_after_s=30.0, clock=lambda: day.end)
     client = TestClient(app)
 
+    @cache  # the whole day is asked by several tests
     def get(path, start=day.start, end=day.end, **asked):
         answer = client.get(f"/api/v1/{path}", params={"start": start / SECOND, "end": end / SECOND, **asked})
         assert answer.status_code == 200, answer.text

@@ -53,6 +53,29 @@ def test_processes_of_one_name_have_each_the_numbers_of_its_own_requests(api, ro
     assert all(one["output_tokens_per_s"] for one in found.values())
 
 
+def test_a_slow_process_stands_before_its_siblings_with_how_much_slower_it_is(api, rows):
+    """Of steps that only decode: one with a prompt is longer, and no fault of its process."""
+    steps = []
+
+    def made(start, ms, instance, prompt=0, **more):
+        counts = {"prefill_tokens": prompt, "decode_tokens": 4}
+        steps.append(rows.step_row(start=start, duration_ns=ms * MS, instance=instance, **counts, **more))
+
+    for at in (NOW - 14 * MINUTE + bucket * MINUTE + n * SECOND for bucket in range(9) for n in range(6)):
+        for instance, ms in (("a", 20), ("slow", 39), ("b", 21)):
+            made(at, ms, instance)
+        made(at + SECOND // 2, 900, "b", prompt=4000)
+        made(at, 90, "alone", service="other")
+    made(at, 5, "few")
+    rows.insert("steps", steps)
+    first, *others = api("processes")["processes"]
+    assert first["instance"] == "slow"
+    assert first["beside"] == {"ratio": 1.95, "low": 1.95, "high": 1.95, "siblings": 2, "is_slow": True}
+    of = {one["instance"]: one["beside"] for one in others}
+    assert of["b"] == {"ratio": 1.05, "low": 1.05, "high": 1.05, "siblings": 2, "is_slow": False}
+    assert (of["alone"], of["few"]) == (None, None)
+
+
 def test_an_old_step_says_nothing_of_now(api, rows):
     rows.step(start=NOW - 60 * SECOND - 1, kv_blocks_used=60, kv_blocks_total=64, running=9, waiting=1)
     (engine,) = api("processes")["processes"]

@@ -72,7 +72,7 @@ def test_the_cause_of_slow_requests_is_found_beside_typical_ones(rows, api):
     first, *others = answer["parts"]
     assert (first["cause"], first["group"]) == ("wait_kv", "waiting for KV")
     assert (first["time_s"], first["typical_s"], first["excess_s"]) == pytest.approx((3.28, 0.08, 3.2))
-    assert (first["share"], first["requests"], first["budget_share"]) == pytest.approx((1.0, 4, 4 / (0.05 * 40)))
+    assert (first["share"], first["requests"]) == pytest.approx((1.0, 4))
     assert first["without"] == {
         "causes": ["wait_kv"], "attainment": 1.0, "points": pytest.approx(10.0), "kind": "first order",
         "low": 1.0, "high": 1.0,
@@ -89,7 +89,6 @@ def test_the_cause_of_slow_requests_is_found_beside_typical_ones(rows, api):
         "text": "the middle half of good requests of the same model",
         "start": answer["window"]["start"], "end": answer["window"]["end"],
         "ttft_requests": 36, "ttft_from_s": 0.1, "ttft_to_s": 0.1,
-        "rest_requests": 36, "tpot_from_s": 0.02, "tpot_to_s": 0.02,
     }  # fmt: skip
     assert answer["levels"] == [{"level": "steps", "requests": 4, "engines": ["tokentrail"], "reasons": [], "more": ""}]
     assert answer["note"] is None
@@ -286,7 +285,7 @@ def test_the_tail_of_a_metric(rows, api):
 
 def test_what_is_not_explained_yet_is_said(rows, api):
     slow = request(ttft={"wait_kv": 820}, rest={"batch": 200}, slo_class="chat")
-    assert api("explain")["sentence"] == "No request is bad."
+    assert api("explain")["sentence"] == "No request is judged.", "without requests, none is good either"
     store(rows, [*chats(9), slow, slow], explained=())
     answer = api("explain")
     assert answer["selected"].items() >= {"requests": 2, "explained": 0, "failed": 0, "time_s": 0.0}.items()

@@ -11,7 +11,7 @@ from collector.ask.slices import narrow
 from collector.ask.template import part
 from collector.numbers.itl import added, stretches
 from collector.numbers.latencies import _first_us, bucket_of
-from collector.sql.fragment import Fragment
+from collector.sql.fragment import Fragment, Table
 from tests.collector.rows import NOW, SECOND
 
 HOUR = 3600 * SECOND
@@ -131,7 +131,8 @@ class Told(Queries):
 
     def columns(self, query, fragments=None, /, **parameters):
         self.asked += 1
-        assert (query, parameters) == ("requests_by_hour", {"partition": "20261121"})
+        assert (query, parameters) == ("rows_by_hour", {"partition": "20261121"})
+        assert fragments == {"table": Table("requests"), "time": Fragment("end")}
         return {"hour": [*self.by_hour], "n": [*self.by_hour.values()]}
 
 

@@ -9,7 +9,7 @@ import pytest
 import collector.sql
 from collector.ask.queries import Queries
 from collector.ask.template import PARTS, QUERIES, no_rows_without, part, render
-from collector.sql.fragment import FALSE, TRUE, Fragment, all_of, any_of, negated
+from collector.sql.fragment import FALSE, TRUE, Fragment, Table, all_of, any_of, negated
 from tests.collector.rows import NOW, SECOND, Rows, trace_id
 
 SQL = Path(collector.sql.__file__).parent
@@ -38,11 +38,15 @@ class TestFragments:
 
 
 class TestRender:
-    def test_parts_are_found_by_name_and_fragments_stand_in_parentheses(self):
-        sql = render("spans_count", {"filter": Fragment("x OR y")})
+    def test_parts_are_found_by_name_and_fragments_stand_in_parentheses_but_tables(self):
+        during = part("started_in_window", {})
+        sql = render("rows_in_window", {"table": Table("spans"), "in_window": during, "filter": Fragment("x OR y")})
         assert sql == (
-            "SELECT count() AS total FROM spans WHERE start >= fromUnixTimestamp64Nano({start_ns:Int64}) "
-            "AND start < fromUnixTimestamp64Nano({end_ns:Int64}) AND (x OR y)"
+            "SELECT count() AS n FROM spans WHERE (start >= fromUnixTimestamp64Nano({start_ns:Int64}) "
+            "AND start < fromUnixTimestamp64Nano({end_ns:Int64})) AND (x OR y)"
+        )
+        assert "grouping(of_0) AS" in render(
+            "value_counts", dict.fromkeys(("columns", "filter", "names", "rows", "selected", "sets"), Fragment("of_0"))
         )
 
     def test_parts_of_parts_are_put_in_and_comments_left_out(self):
@@ -69,13 +73,13 @@ class TestRender:
         class Store:
             def query(self, sql, parameters, settings):
                 self.parameters, self.settings = parameters, settings
-                return type("Result", (), {"column_names": ("total",), "result_rows": [(7,)]})
+                return type("Result", (), {"column_names": ("n",), "result_rows": [(7,)]})
 
         store: Any = Store()
-        assert Queries(store).row("requests_count", {"filter": A}, start_ns=1, end_ns=2) == {"total": 7}
+        assert Queries(store).count("requests", "ended_in_window", A, start_ns=1, end_ns=2) == 7
         assert store.parameters == {"a": "x", "start_ns": 1, "end_ns": 2}
         assert store.settings == {}
-        Queries(store, lambda: {"max_threads": 1}).row("requests_count", {"filter": A}, start_ns=1, end_ns=2)
+        Queries(store, lambda: {"max_threads": 1}).count("requests", "ended_in_window", A, start_ns=1, end_ns=2)
         assert store.settings == {"max_threads": 1}
 
 

@@ -11,7 +11,7 @@ from collector.count.evaluation import open_requests
 from collector.count.reader import Reader, Source
 from collector.slo.burn import load_windows
 from collector.slo.file import SloFile
-from collector.sql.fragment import FALSE, TRUE, Fragment
+from collector.sql.fragment import FALSE, TRUE, Fragment, Table
 from tests.collector.rows import NOW, SECOND
 
 MINUTE = 60 * SECOND
@@ -22,6 +22,9 @@ slos:
   - {name: both, objective: "0.9", window: 7d, select: {tenant: [acme, globex]}, thresholds: {e2e: 60s}}
   - {name: theirs, objective: "0.9", window: 90d, select: {tenant: [globex]}, thresholds: {e2e: 60s}}
 """
+
+
+ROWS = {"table": Table("requests"), "in_window": TRUE}
 
 
 @pytest.fixture
@@ -75,10 +78,12 @@ def test_its_parts_ask_the_store_each_question_once_and_the_next_answer_asks_ane
     for reader in (reading(""), reading("acme")):
         asked.clear()
         for filtered, end_ns in ((TRUE, 1), (FALSE, 1), (TRUE, 2), (TRUE, 1)):
-            (row,) = reader.queries.rows("requests_count", {"filter": filtered}, start_ns=0, end_ns=end_ns)
+            (row,) = reader.queries.rows("rows_in_window", {**ROWS, "filter": filtered}, start_ns=0, end_ns=end_ns)
             assert row == {"total": end_ns}
             row["total"] = -1  # a part may change its rows
-            assert [*reader.queries.columns("requests_count", {"filter": TRUE}, start_ns=0, end_ns=7)["total"]] == [7]
+            assert [
+                *reader.queries.columns("rows_in_window", {**ROWS, "filter": TRUE}, start_ns=0, end_ns=7)["total"]
+            ] == [7]
         assert asked == [("(true)", 1), ("(true)", 7), ("(false)", 1), ("(true)", 2)]
 
 

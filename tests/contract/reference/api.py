@@ -96,7 +96,10 @@ def model(name: str, page: str) -> str:
 
 
 def _shape(name: str, page: str) -> str:
-    marks = marks_in(page)
-    elsewhere = {mark.removeprefix("model ") for mark in marks if mark.startswith("model ")}
-    elsewhere |= {_answer(operations()[mark]) for mark in marks if mark in operations()} - {""}
-    return f"```ts\n{shape.drawing(name, _document()['components']['schemas'], elsewhere)}\n```\n"
+    schemas, roots = _document()["components"]["schemas"], []
+    for mark in marks_in(page):
+        of_mark = mark.removeprefix("model ") if mark.startswith("model ") else ""
+        roots.append(of_mark or (_answer(operations()[mark]) if mark in operations() else ""))
+    first = shape.first_uses([*dict.fromkeys(filter(None, roots))], schemas)
+    elsewhere = first.keys() | set[str]().union(*first.values()) - first[name]
+    return f"```ts\n{shape.drawing(name, schemas, elsewhere, first[name])}\n```\n"

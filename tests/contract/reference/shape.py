@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 _WIDTH: Final = 120
@@ -25,8 +25,8 @@ def short(name: str) -> str:
     return name.removesuffix("Out")
 
 
-def drawing(name: str, schemas: Mapping[str, Schema], elsewhere: Collection[str]) -> str:
-    """A schema, and below it those that it uses more than once. Those in `elsewhere` are only named.
+def drawing(name: str, schemas: Mapping[str, Schema], elsewhere: Collection[str], named: Collection[str] = ()) -> str:
+    """A schema, and below it those that it uses more than once, or that have a name. Those `elsewhere` are only named.
 
     Page = {
       total: number,
@@ -35,9 +35,21 @@ def drawing(name: str, schemas: Mapping[str, Schema], elsewhere: Collection[str]
     """
     known = {*elsewhere} - {name}
     uses = Counter(_uses(name, schemas, known))
-    again = [used for used, times in uses.items() if times > 1]
+    again = [used for used, times in uses.items() if times > 1 or used in named]
     pen = _Pen(schemas, known.union(again))
     return "\n".join(f"{short(each)} = {pen.fields(each, '')}" for each in (name, *again))
+
+
+def first_uses(roots: Sequence[str], schemas: Mapping[str, Schema]) -> dict[str, set[str]]:
+    """By each schema of a page, those that it uses first and that this or a later one uses again."""
+    within = {root: set(_uses(root, schemas, {*roots} - {root})) for root in roots}
+    everywhere = {*roots}.union(*within.values())
+    referred = Counter(used for each in everywhere for used in _references([*schemas[each]["properties"].values()]))
+    unnamed = {name for name in everywhere if referred[name] < 2 or "__" in name}
+    first: dict[str, set[str]] = {}
+    for root in roots:
+        first[root] = within[root] - {*roots} - unnamed - set().union(*first.values())
+    return first
 
 
 def _uses(name: str, schemas: Mapping[str, Schema], known: Collection[str]) -> Iterator[str]:

@@ -54,7 +54,11 @@ def replayed(found, reference, **options):
     return replay(*found.tables, scheduling=found.scheduling, kv_events=found.kv_events, reference=reference, **options)
 
 
-@pytest.mark.parametrize("fault", [fault for fault in CATALOGUE if fault.replayed], ids=lambda fault: fault.name)
+REPLAYED = {fault.causes: fault for fault in reversed(CATALOGUE) if fault.replayed}
+"""The first fault of each set of causes: a replay leaves out the same ones for the others."""
+
+
+@pytest.mark.parametrize("fault", REPLAYED.values(), ids=lambda fault: fault.name)
 def test_a_replay_tells_the_attainment_with_a_fault_and_without_it(fault, reference):
     case = made(fault)
     without = replayed(case.faulty, reference, without=LEAVABLE & {*fault.causes}, left_out=case.added)
