@@ -107,8 +107,11 @@ def installed(stages, tmp_path_factory):
     """The content of the wheel that is built from the files that the stage `wheel` copies, and from no others."""
     source, place = tmp_path_factory.mktemp("src"), tmp_path_factory.mktemp("site-packages")
     for name, destination in from_context(stages["wheel"]):
+        if destination.endswith("/"):
+            (source / destination).mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / destination, ignore=shutil.ignore_patterns("__pycache__"))
+            unwanted = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, source / destination, ignore=unwanted, dirs_exist_ok=True)
         else:
             shutil.copy(ROOT / name, source / destination)
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(place)]
