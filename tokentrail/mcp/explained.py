@@ -38,7 +38,7 @@ def _parts(parts: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _culprits(culprits: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Those of a share that counts, and the first of each kind, as they come: the largest first within a kind."""
+    """Culprits with a share that counts, and the first of each kind: within a kind the largest come first."""
     of_kind: dict[str, int] = {}
     for culprit in culprits:
         before = of_kind.setdefault(culprit["by"], 0)
