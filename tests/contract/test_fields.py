@@ -15,7 +15,6 @@ READERS = {
         ("kv_transfer_s", "wait_batch_s", "wait_kv_s", "wait_priority_s", "wait_tokens_s"),
         ("dashboard/views/requests.py", '_s")'),
     ),
-    "ttft_requests": ("tokentrail/mcp/explained.py", "def explained("),
     **dict.fromkeys(("evidence_of_good", "evidence_of_worse"), ("tokentrail/mcp/tools.py", '"check", slo=slo')),
     "requests_good": ("tokentrail/mcp/tools.py", '"slos", start'),
 }
