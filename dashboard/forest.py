@@ -37,11 +37,7 @@ def drawn(rows: Sequence[Row], relevant: float) -> str:
 
     band = f"left:{x(1 / (1 + relevant)):.1f}%;width:{x(1 + relevant) - x(1 / (1 + relevant)):.1f}%"
     ground = f'<u style="{band}"></u><s style="left:{x(1.0):.1f}%"></s>'
-    ticks = "".join(
-        f'<em style="left:{x(at):.1f}%">×{at:.2g}</em>'
-        for at in TICKS
-        if low <= at <= high
-    )
+    ticks = "".join(f'<em style="left:{x(at):.1f}%">×{at:.2g}</em>' for at in TICKS if low <= at <= high)
     lines = "".join(
         f'<tr class="{LOOKS.get(row.says, "same")}"><th scope="row">{html.escape(row.name)}</th>'
         f"<td>{html.escape(row.a)}</td><td>{html.escape(row.b)}</td>"
