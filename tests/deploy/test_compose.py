@@ -53,7 +53,7 @@ def test_every_part_is_there_and_listens_where_the_documentation_says(services):
     assert {name: set(published(service)) for name, service in services.items()} == PORTS
     table = (ROOT / "docs" / "deploy.md").read_text()
     for name, ports in PORTS.items():
-        (row,) = re.findall(rf"^\| `{name}` \|.*$", table, re.MULTILINE)
+        row, *_ = re.findall(rf"^\| `{name}` \|.*$", table, re.MULTILINE)  # another table has the sizes of images
         assert ports <= {int(number) for number in re.findall(r"\b\d{4}\b", row)}, row
 
 
