@@ -31,7 +31,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = {
     "cat", "cd", "clickhouse-client", "cp", "curl", "docker", "dynamo", "export", "git", "gunzip", "helm", "jq",
     "kubectl", "litellm", "llama-server", "make", "mkdir", "npm", "openssl", "opentelemetry-instrument", "pip",
-    "promtool", "python", "python3", "rm", "streamlit", "text-generation-launcher", "tokentrail", "trtllm-serve", "twine", "vllm",
+    "promtool", "python", "python3", "rm", "streamlit", "text-generation-launcher", "tokentrail", "trtllm-serve",
+    "twine", "vllm",
 }  # fmt: skip
 """Programs that a page may run. Those that are not ours are not started by tests."""
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
