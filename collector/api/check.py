@@ -83,7 +83,7 @@ def router(ctx: Context) -> APIRouter:
         reader = ctx.reader()
         slo = find_slo(reader.slos, query.slo)
         vantage, against, cut, strata = slo.select["vantage"], query.against, "", NO_STRATA
-        window, of_other, other = _side(reader, slo, query), None, None
+        window, other = _side(reader, slo, query), None
         if against is None:
             ran = Ran.read(reader, window)
             seen, first_ns = ran.seen_s(), ran.first_ns
@@ -91,7 +91,6 @@ def router(ctx: Context) -> APIRouter:
             common = common_time(reader, _side(reader, slo, against), window)
             window, cut, seen, first_ns = common.b, common.cut, common.seen_s, common.first_ns
             strata = read_strata(reader, (common.a, window))
-            of_other = common.a
             name = _named(query.own_filters("against"), "the other time")
             other = read(reader, name, slo, common.a, vantage, strata)
         checked = read(
@@ -116,9 +115,8 @@ def router(ctx: Context) -> APIRouter:
             cut=cut,
         )
         if answer.empty is not None:
-            sides = [(window, query.filters()), (of_other or window, query.own_filters("against"))]
-            unknown = [one for of_side, asked in sides for one in unknown_names(reader, of_side, asked)]
-            answer.reason = "; ".join([answer.reason, *unknown])
+            for side, asked in ((checked, query.filters()), (other or checked, query.own_filters("against"))):
+                answer.reason = "; ".join([answer.reason, *unknown_names(reader, side.counted.window, asked)])
         if query.ok_if and answer.verdict not in _OK[query.ok_if]:
             response.status_code = HTTPStatus.PRECONDITION_FAILED
         return answer

@@ -32,8 +32,8 @@ def unknown_names(reader: Reader, window: Window, asked: Mapping[str, Sequence[s
         there = [value for value in known[name] if value]
         if name.startswith(LABEL) and not there:
             rows = reader.queries.rows("label_names", {"filter": everyone.filter}, **window.bounds, most=_MOST)
-            names = [row["name"] for row in rows]
-            yield f"no request has the label {name.removeprefix(LABEL)}{did_you_mean(name.removeprefix(LABEL), names)}"
+            label = name.removeprefix(LABEL)
+            yield f"no request has the label {label}{did_you_mean(label, [row['name'] for row in rows])}"
             continue
         for value in (value for value in values if value and value not in there):
             yield f"no request has the {name} {value}{did_you_mean(value, there)}"

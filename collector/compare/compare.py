@@ -178,12 +178,13 @@ def _strata(a: Side, b: Side, strata: Strata, relevant: float) -> Iterator[Strat
     parts = []
     for one in strata.kinds:
         for place, value in enumerate(one.values, 1):
-            sides = [where(side.rows, side.rows[f"by {one.name}"] == place) for side in (a, b)]
-            if (least := min(len(side["end"]) for side in sides)) >= _LEAST_OF_STRATUM:
-                parts.append((not one.differs, -least, one, value, sides))
+            least = min(np.count_nonzero(side.rows[f"by {one.name}"] == place) for side in (a, b))
+            if least >= _LEAST_OF_STRATUM:
+                parts.append((not one.differs, -least, one, place, value))
     chosen = [part[2:] for part in sorted(parts, key=lambda part: part[:2])[:_MOST_PARTS]]
     z = _z_of(max(len(chosen), 1) * (len(LATENCIES) + 1))
-    for one, value, sides in chosen:
+    for one, place, value in chosen:
+        sides = [where(side.rows, side.rows[f"by {one.name}"] == place) for side in (a, b)]
         pairs = {name: alike_samples(sides[0], sides[1], name) for name in LATENCIES}
         found = {name: Ratios(*pair, [0.5, 0.99]) for name, pair in pairs.items() if pair}
         decide = z * (_SLOWLY if any(each.slow for each in found.values()) else 1)

@@ -27,10 +27,9 @@ def _parts(parts: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         if part["share"] is not None and part["share"] < _LEAST_SHARE:
             yield {name: part[name] for name in ("cause", "excess_s", "share")}
             continue
-        left_out = ("exemplars", "budget_share")
         if alone := part["without"]:
             alone = without(alone, ("causes", "points"))
-        yield without(part, left_out) | {
+        yield without(part, ("exemplars",)) | {
             "without": alone,
             "culprits": [*_culprits(part["culprits"])],
             "examples": [one["trace_id"] for one in part["exemplars"][:_MOST_REQUESTS]],

@@ -19,7 +19,7 @@ def culprit(by, name, share, **fields):
 def part(cause, share, culprits=()):
     return {
         "cause": cause, "group": cause, "share": share, "excess_s": share, "typical_s": 0.0, "time_s": share,
-        "requests": 3, "advice": f"do {cause}", "culprits": [*culprits], "budget_share": 1.2,
+        "requests": 3, "advice": f"do {cause}", "culprits": [*culprits],
         "without": {"causes": [cause], "attainment": 0.9, "points": 1.0, "low": 0.8, "high": 0.95, "kind": "replay"},
         "exemplars": [{"trace_id": f"{i:032x}"} for i in range(3)],
     }  # fmt: skip
