@@ -14,8 +14,6 @@ from collector.metrics.metrics import PROCESS_TENANT
 
 _OF_ONE = ("le", "error_type")
 """Labels that tell the series of one kind of request apart."""
-_OF_A_LINE = 20
-"""Bytes of a line that are neither a name nor a label, about."""
 _LONG_LINE = 1024
 
 
@@ -32,13 +30,14 @@ def with_room(
     sizes: dict[tuple[tuple[str, str], ...], int] = defaultdict(int)
     for sample in (sample for family in histograms for sample in family.samples):
         sizes[_key(sample)] += _size(sample)
-    whole, kept, used = sum(sizes.values()), set(), 0
+    heads = len(encode([_of(family, set()) for family in histograms]))
+    whole, kept, used = heads + sum(sizes.values()), set(), heads
     for key in by_turns(sizes, lambda key: dict(key).get(PROCESS_TENANT, "")):
         if used + sizes[key] > room:
             break
         used += sizes[key]
         kept.add(key)
-    return encode([_of(family, kept) for family in histograms]) if kept else b"", whole - used
+    return (encode([_of(family, kept) for family in histograms]), whole - used) if kept else (b"", whole)
 
 
 def _key(sample: Sample) -> tuple[tuple[str, str], ...]:
@@ -47,8 +46,15 @@ def _key(sample: Sample) -> tuple[tuple[str, str], ...]:
 
 
 def _size(sample: Sample) -> int:
-    labels = sum(len(name) + len(value.encode()) + 4 for name, value in sample.labels.items())
-    return len(sample.name) + labels + _OF_A_LINE
+    """Bytes of its line `name{label="value",…} number # {trace_id="…"} number time`, as far as nothing is escaped."""
+    size = len(sample.name) + _labels(sample.labels) + len(str(sample.value)) + 2
+    if told := sample.exemplar:
+        size += _labels(told.labels) + len(f" #  {told.value} {told.timestamp}")
+    return size
+
+
+def _labels(labels: Mapping[str, str]) -> int:
+    return sum(len(name) + len(value.encode()) + 4 for name, value in labels.items()) + 1
 
 
 def _of(family: Family, kept: set[tuple[tuple[str, str], ...]]) -> Family:

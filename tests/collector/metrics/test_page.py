@@ -66,7 +66,7 @@ def test_a_page_has_a_bound_in_bytes_beyond_which_it_has_no_histograms_and_says_
     (left_out,) = [one for one in families if one.name == "tokentrail_collector_metrics_left_out_bytes"]
     monkeypatch.undo()
     more = len(busy.get("/metrics", headers=OPENMETRICS).content) - len(short.content)
-    assert left_out.samples[0].value == pytest.approx(more, rel=0.1)
+    assert left_out.samples[0].value == pytest.approx(more, abs=100), "but for gauges of the moment"
     whole = busy.get("/metrics", headers={"accept": "text/plain;version=0.0.4"}).text
     assert "tokentrail_collector_metrics_left_out_bytes 0.0\n" in whole
     of_histograms = len(re.findall(r"^gen_ai_server_.*_bucket", whole, re.MULTILINE))
