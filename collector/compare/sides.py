@@ -229,7 +229,7 @@ def alike_tokens(sides: Sequence[Rows], tokens: Sequence[Floats]) -> tuple[Sampl
 
 def where(rows: Rows, kept: npt.NDArray[np.bool_]) -> Rows:
     """These rows alone."""
-    return {name: column[kept] for name, column in rows.items()}
+    return rows if kept.all() else {name: column[kept] for name, column in rows.items()}
 
 
 def _weighed(rows: Sequence[Rows], latency: str) -> Iterator[tuple[Rows, Floats, Floats, Ints, float]]:

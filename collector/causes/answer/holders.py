@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -134,14 +135,14 @@ class Held:
 
         Where one tenant has all requests, that tells nothing.
         """
-        numbers, tenant = np.unique(self.rows["tenant"], return_inverse=True)
+        numbers, tenant = self._numbered
         if len(numbers) < 2:
             return Counter()
         sums = np.zeros(len(numbers))
         for process in np.unique(victims.process).tolist():
-            of, by = victims.process == process, self.rows["process"] == process
-            if by.any():
-                sums += np.bincount(tenant[by], self._parts(victims, of, by, cause), len(numbers))
+            if (there := self._by_process.get(process)) is not None:
+                parts = there.parts(victims, victims.process == process, cause)
+                sums += np.bincount(tenant[there.of], parts, len(numbers))
         least = _LEAST_SHARE * float(victims.lost.sum())
         named = zip(numbers.tolist(), sums.tolist(), strict=True)
         return Counter({self.tenants.get(number, ""): us for number, us in named if us > least})
@@ -169,20 +170,40 @@ class Held:
         in_it = is_its & (self.rows["start_ns"] >= burst[0]) & (self.rows["start_ns"] <= burst[-1])
         return float(self.rows["weight"][in_it].sum()) * self.every, within_s
 
-    def _parts(self, victims: Victims, of: Bools, by: Bools, cause: str) -> Floats:
-        """The part that each holder of a process has in what its victims lost, µs."""
-        rows, origin = self.rows[by], int(victims.begin_ns[of].min())
+    @cached_property
+    def _numbered(self) -> tuple[npt.NDArray[np.uint64], Ints]:
+        """The tenants, and the place of each row's one among them."""
+        numbers, tenant = np.unique(self.rows["tenant"], return_inverse=True)
+        return numbers, tenant
+
+    @cached_property
+    def _by_process(self) -> dict[int, _OfProcess]:
+        processes, place = np.unique(self.rows["process"], return_inverse=True)
+        return {key: _OfProcess(self.rows, np.flatnonzero(place == i)) for i, key in enumerate(processes.tolist())}
+
+
+class _OfProcess:
+    """The holders of one process."""
+
+    def __init__(self, rows: npt.NDArray[Any], of: Ints) -> None:
+        """`of`: the places of its rows among all."""
+        self.of, self._rows = of, rows[of]
+        self._origin = int(self._rows["begin_ns"].min())
+        self._begin, self._end = (_Sorted(_seconds(self._rows[name], self._origin)) for name in ("begin_ns", "end_ns"))
+
+    def parts(self, victims: Victims, of: Bools, cause: str) -> Floats:
+        """The part that each holder has in what these victims lost, µs."""
+        rows, begin, end = self._rows, self._begin.times, self._end.times
         has = rows["weight"] * (1.0 if HELD[cause] == "place" else rows["tokens"])
-        begin, end = (_seconds(rows[name], origin) for name in ("begin_ns", "end_ns"))
-        since, until = (_seconds(times, origin) for times in (victims.begin_ns[of], victims.end_ns[of]))
-        held = _until(until, begin, end, has) - _until(since, begin, end, has)
+        since, until = (_Sorted(_seconds(times, self._origin)) for times in (victims.begin_ns[of], victims.end_ns[of]))
+        held = _until(until.times, self._begin, self._end, has) - _until(since.times, self._begin, self._end, has)
         own = np.zeros(len(held))
         places = np.zeros(0, np.int64)
         if cause in _WHILE_RUNNING:
             theirs = marks(rows["end_ns"], rows["key"])
             order = np.argsort(theirs)
             places = order[np.minimum(np.searchsorted(theirs, victims.mark[of], sorter=order), len(theirs) - 1)]
-            overlap = np.maximum(np.minimum(until, end[places]) - np.maximum(since, begin[places]), 0)
+            overlap = np.maximum(np.minimum(until.times, end[places]) - np.maximum(since.times, begin[places]), 0)
             own = np.where(theirs[places] == victims.mark[of], has[places] * overlap, 0.0)
         others = held - own
         rate = np.where(others > 1e-9 * held, victims.lost[of] / np.where(others > 0, others, 1.0), 0.0)
@@ -190,6 +211,15 @@ class Held:
         if len(places):
             np.subtract.at(parts, places, rate * own)
         return np.maximum(parts, 0.0)
+
+
+class _Sorted:
+    """Times, and the order in which they come."""
+
+    def __init__(self, times: Floats) -> None:
+        self.times = times
+        self.order = np.argsort(times)
+        self.sorted = times[self.order]
 
 
 def read_held(reader: Reader, victims: Collection[Victims]) -> Held:
@@ -203,18 +233,17 @@ def read_held(reader: Reader, victims: Collection[Victims]) -> Held:
     before = joined([(max(0, begin - _BEFORE_NS), end) for begin, end in stretches], MOST_STRETCHES)
     ran = ran_in(before, "toUnixTimestamp64Nano(start)", "toUnixTimestamp64Nano(end)")
     asked = {"ran": ran, "filter": all_of(reader.tenant_filter, at_processes(victims))}
-    there = reader.queries.row("explain_holding", asked)
-    every = one_in(there["n"], MOSTHOLDERS)
+    tenants = reader.queries.rows("explain_holding", asked)
+    n, not_told = (sum(row[name] for row in tenants) for name in ("n", "not_told"))
+    every = one_in(n, MOSTHOLDERS)
     rows = reader.queries.array("explain_holders", asked, HOLDER, every=every)
     still, names = _still_there(reader, asked["filter"], before[0][0])
     still["weight"] /= every  # all of them are read
     rows = np.concatenate([rows, still])
-    numbers = np.unique(rows["tenant"]).tolist()
-    if len(numbers) < 2:
+    names |= {row["number"]: row["name"] for row in tenants}
+    if len(names) < 2:
         return Held(rows, {})
-    named = reader.queries.rows("explain_tenants", asked, numbers=numbers)
-    names = {row["number"]: row["name"] for row in named} | names
-    return Held(rows, names, every, there["not_told"] / there["n"] if there["n"] else 0.0)
+    return Held(rows, names, every, not_told / n if n else 0.0)
 
 
 def _still_there(reader: Reader, at: Fragment, since_ns: int) -> tuple[npt.NDArray[Any], dict[int, str]]:
@@ -238,13 +267,12 @@ def _still_there(reader: Reader, at: Fragment, since_ns: int) -> tuple[npt.NDArr
     return np.array(rows, HOLDER), {row["tenant_number"]: row["tenant_name"] for row in found}
 
 
-def _until(times: Floats, begin: Floats, end: Floats, rate: Floats) -> Floats:
+def _until(times: Floats, begin: _Sorted, end: _Sorted, rate: Floats) -> Floats:
     """Up to each time, the sum of a rate × how long it has lasted, of many that begin and end."""
 
-    def since(starts: Floats) -> Floats:
-        order = np.argsort(starts)
-        n = np.searchsorted(starts[order], times, "right")
-        rates, products = (np.append(0.0, np.cumsum(values[order])) for values in (rate, rate * starts))
+    def since(starts: _Sorted) -> Floats:
+        n = np.searchsorted(starts.sorted, times, "right")
+        rates, products = (np.append(0.0, np.cumsum(values[starts.order])) for values in (rate, rate * starts.times))
         sums: Floats = times * rates[n] - products[n]
         return sums
 
