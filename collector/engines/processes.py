@@ -12,7 +12,7 @@ import numpy as np
 from collector.ask.times import DAY_NS, SECOND_NS, rfc3339
 from collector.ask.window import Window
 from collector.base.answer import Answer
-from collector.base.process import PROCESS, Process
+from collector.base.process import PROCESS, Process, by_turns
 from collector.count import samples
 from collector.count.answers import WindowOut
 from collector.count.evaluation import Counted, count_by, open_requests, process_filter
@@ -80,7 +80,8 @@ class Processes(Answer):
     step_s: float
     """Width of a bucket of the curves; the first begins with the window."""
     processes: list[ProcessNumbers]
-    """The processes in trouble first, then slow ones, the slowest first, then the latest, at most 300."""
+    """The processes in trouble first, then slow ones, the slowest first, then the latest: 300 at most, of which each
+    tenant has a part."""
     processes_total: int
 
 
@@ -92,7 +93,13 @@ def processes(reader: Reader, window: Window, vantage: Sequence[str]) -> Process
     read = _Read(reader, window, vantage, known)
     rows = [read.numbers(one) for one in known]
     rows.sort(key=_order)
-    return Processes(window=told, step_s=read.step_ns / SECOND_NS, processes=rows[:MOST], processes_total=len(rows))
+    listed = {id(one) for one in by_turns(rows, lambda one: one.process_tenant)[:MOST]}
+    return Processes(
+        window=told,
+        step_s=read.step_ns / SECOND_NS,
+        processes=[one for one in rows if id(one) in listed],
+        processes_total=len(rows),
+    )
 
 
 def _order(one: ProcessNumbers) -> tuple[int, float]:
