@@ -145,6 +145,9 @@ def _without_moments(answer):
         # The lists of requests begin when they were given up.
         lists = [(one["total"], one["parameters"].get("status")) for one in answer["requests"]]
         answer = answer | {"end": answer["end"] is not None, "requests": lists}
+    if "until_ns" in answer and "inside" in answer:
+        until = re.sub(r"^(From [^.]*?) to [^.]*\.", r"\1.", answer["sentence"])
+        answer = answer | {"until_ns": answer["until_ns"] is not None, "sentence": until}
     return {name: _without_moments(value) for name, value in answer.items()}
 
 
