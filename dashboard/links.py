@@ -38,6 +38,9 @@ def of_answer(link: Json, view: View) -> str:
     if "at" in given:  # a page of a moment has times of its own
         return anchor(link["title"], address.link(link["page"], given.items()))
     times = {"range": CUSTOM, "start": given.pop("start", view.start), "end": given.pop("end", view.end)}
+    if "at_least" in given:  # a part of the map
+        seconds = {name: f"{instant(times[of]).timestamp():.3f}" for name, of in (("t0", "start"), ("t1", "end"))}
+        given |= {**seconds, "lo": f"{int(given.pop('at_least').removesuffix('us')) / 1e6:.6f}"}
     if link["page"] == "engines" and "instance" in given:
         given = {"sel": process_id(given)}
     pairs = [*times.items(), *given.items(), *labels_but(view, *given)]

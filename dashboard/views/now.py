@@ -56,6 +56,7 @@ def body(view: View) -> None:
     components.span(window, view.zone)
     with st.container(key="verdict"):
         happened.verdict(verdict, view, is_old=isinstance(told, Problem))
+        happened.odd(verdict, view)
         if problem := verdict["slo_file_problem"]:
             st.warning(plain(f"The newest SLO file is not in use: {problem}"))
     with st.container(key="slos", border=True):
