@@ -139,7 +139,7 @@ def _of_requests(reader: Reader, when: _When, one: Unusual) -> Odd:
     top = reader.queries.row("odd_tenants", {"odd": event, "filter": chosen.filter}, **chosen.bounds)
     n, of = int(top["odd"]), int(top["total"])
     tenant, who = None, None
-    if n and _stands_out(top["n"] / n, top["requests"] / of):
+    if n and stands_out(top["n"] / n, top["requests"] / of):
         tenant, tokens = top["of_tenant"], top["prompt_tokens"]
         prompts = f", with prompts of {counted(tokens, 'token')} at the median" if isfinite(tokens) else ""
         who = f"{percent(top['n'] / n)} of them are of {_tenant(tenant)}{prompts}."
@@ -189,12 +189,13 @@ def _inflicter(reader: Reader, at: Window) -> tuple[str | None, str | None]:
         tenant, of_time = row["of_tenant"], row["us"] / row["total_us"]
         own = all_of(at.filter, selected({"tenant": [tenant]}, "odd_of"))
         n, of = (reader.queries.count("requests", "ended_in_window", one, **at.bounds) for one in (own, at.filter))
-        if of and _stands_out(of_time, n / of):
+        if of and stands_out(of_time, n / of):
             return tenant, f"Prompts of {_tenant(tenant)} took {percent(of_time)} of what others waited for prompts."
     return None, None
 
 
-def _stands_out(of_odd: float, of_all: float) -> bool:
+def stands_out(of_odd: float, of_all: float) -> bool:
+    """Whether who has these shares has most of what is odd, and not since most requests are theirs."""
     return of_odd >= max(_MOST_OF, _LIFT * of_all)
 
 

@@ -1,13 +1,16 @@
 """Stretches that are unusual beyond chance: pure functions over counts of blocks, and over days that are drawn."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from collector.ask.window import Window
 from collector.base.process import Process
+from collector.incidents import odd
 from collector.incidents.box import BoxOut
-from collector.incidents.odd import is_told
-from collector.incidents.stretches import Stretch, runs, unusual
+from collector.incidents.odd import is_told, stands_out
+from collector.incidents.stretches import Stretch, runs, share, unusual
 from collector.incidents.usual import BLOCK_NS, Unusual, quantile, slow_processes, slow_requests
 from collector.sql.fragment import TRUE
 
@@ -39,17 +42,53 @@ def test_six_high_blocks_with_gaps_of_one_are_told(high, told):
     ("blocks", "is_told"),
     [
         (counts(range(30, 42), more=10), True),
-        (counts(range(30, 42), n=4, more=11), False),
+        (counts(range(30, 42), n=40, of=1000, more=110), False),
+        (counts(range(30, 42), n=40, of=1000, more=150), True),
+        (counts(range(30, 42), of=10, more=4), False),
         (counts(range(30, 42), n=0, of=1000, more=2), False),
         (counts(range(30, 42), n=0, of=10, more=3), True),
         (counts(range(30, 42), n=0, of=3, more=3), True),
         ({**counts(range(30, 42)), 30: (0, 0)}, True),
         (dict.fromkeys(range(12), (10, 100)), False),
     ],
-    ids=["ten times", "less than three times", "two are few", "small", "all of a block", "an empty block", "young"],
+    ids=[
+        "ten times",
+        "less than three times",
+        "three times",
+        "chance",
+        "two are few",
+        "small",
+        "all of a block",
+        "an empty block",
+        "young",
+    ],
 )
 def test_three_times_as_many_and_no_chance_are_told(blocks, is_told):
     assert bool(unusual(blocks)) == is_told
+
+
+def test_a_share_is_never_nothing():
+    assert (share(iter([])), share(iter([(1, 9), (0, 10)]))) == (1.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("of_odd", "of_all", "does"), [(0.6, 0.3, True), (0.6, 0.31, False), (0.59, 0.0, False), (1.0, 0.5, True)]
+)
+def test_who_has_most_of_what_is_odd_and_twice_their_share_stands_out(of_odd, of_all, does):
+    assert stands_out(of_odd, of_all) == does
+
+
+@pytest.mark.parametrize(("kind", "tenant", "n"), [("slow", "acme", 6), ("process", "", 6), ("process", "acme", 0)])
+def test_six_are_told_and_a_tenant_hears_of_no_process(monkeypatch, kind, tenant, n):
+    process = Process("s", "b") if kind == "process" else None
+    found = [Unusual(Stretch(10, 19, 10), kind, process=process)] * 9
+    monkeypatch.setattr(odd, "unusual_of_day", lambda *_: found)
+    monkeypatch.setattr(odd, "without_doubles", lambda _, window, __: window)
+    for answer in ("_of_requests", "_of_process"):
+        monkeypatch.setattr(odd, answer, lambda *_: "told")
+    window = Window(15 * BLOCK_NS, 30 * BLOCK_NS, TRUE)
+    assert odd.odd(SimpleNamespace(tenant=tenant), window, (), ()) == ["told"] * n
+    assert odd.odd(SimpleNamespace(tenant=tenant), Window(20 * BLOCK_NS, 30 * BLOCK_NS, TRUE), (), ()) == []
 
 
 def test_what_is_high_by_times_anyway_needs_a_longer_stretch():
