@@ -87,7 +87,7 @@ def test_six_are_told_and_a_tenant_hears_of_no_process(monkeypatch, kind, tenant
     for answer in ("_of_requests", "_of_process"):
         monkeypatch.setattr(odd, answer, lambda *_: "told")
     window = Window(15 * BLOCK_NS, 30 * BLOCK_NS, TRUE)
-    assert odd.odd(SimpleNamespace(tenant=tenant), window, (), ()) == ["told"] * n
+    assert len(odd.odd(SimpleNamespace(tenant=tenant), window, (), ())) == n
     assert odd.odd(SimpleNamespace(tenant=tenant), Window(20 * BLOCK_NS, 30 * BLOCK_NS, TRUE), (), ()) == []
 
 
