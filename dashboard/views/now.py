@@ -13,7 +13,7 @@ from dashboard.api import Problem, Query, ask, ask_ahead, fetch, fetch_kept, fet
 from dashboard.components import heat, small
 from dashboard.components.small import Band, Board, Chart, Line
 from dashboard.filters import View, selected
-from dashboard.links import from_ns
+from dashboard.links import from_ns, to
 from dashboard.times import written
 from dashboard.transform import Json, goodput, on_grid, worst_first
 from dashboard.views import happened, slos
@@ -115,7 +115,7 @@ def strip(view: View, verdict: Json) -> None:
     ]  # what fires gets a name first, then what is short
     with st.container(key="strip", border=True):
         title = f"**Time to first token** of {plain(view.slo)}" if view.slo else "**Time to first token**"
-        st.markdown(f"{title} · [Explore]({view.link('explore')})")
+        st.markdown(f"{title} · [Explore]({to('explore', view, {'slo': view.slo})})")
         lines = [heat.percentile_line(grid, 0.99, palette.QUANTILES["p99"])]
         done = heat.draw(grid, view.zone, key="now-heat", height=STRIP_HEIGHT, events=events, lines=lines)
     if done and "zoom" in done:
