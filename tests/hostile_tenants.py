@@ -182,8 +182,8 @@ class Prometheus:
         found = {}
         for series in result["data"]["result"]:
             labels = {name: value for name, value in series["metric"].items() if name != "cluster"}
-            if cluster == "alone" and labels.get("slo") == "each":  # a page for all of them, who are the good tenant
-                labels.setdefault("tenant", GOOD)
+            if cluster == "alone" and labels.get("groups") == "all":  # a page for all of them, who are the good tenant
+                labels = {name: value for name, value in labels.items() if name != "groups"} | {"tenant": GOOD}
             if GOOD in (labels.get("process_tenant"), labels.get("tenant")):
                 found[json.dumps(labels, sort_keys=True)] = series["values"][0][0]
         return found

@@ -77,10 +77,10 @@ def count_by(
     vantage: Sequence[str],
     promises: Sequence[Promise],
     column: str,
-    most: int,
+    chosen: int | Sequence[str],
     summands: Mapping[str, str] = OUTPUT_TOKENS,
 ) -> Groups:
-    """What `count` gives, for each of the values of a column with the most requests."""
+    """What `count` gives, for so many of the values of a column, those with the most requests, or for these values."""
     read = _read(reader, window, vantage, Cells(promises), summands, column)
     population = read.population
     sizes: Counter[str] = Counter()
@@ -89,7 +89,8 @@ def count_by(
     place = {value: i for i, value in enumerate(sizes)}
     places = np.array([place[value] for value in population.group], int)
     by_value = {}
-    for value in sorted(sizes, key=lambda value: (-sizes[value], value))[:most]:
+    largest = sorted(sizes, key=lambda value: (-sizes[value], value))
+    for value in largest[:chosen] if isinstance(chosen, int) else [*filter(sizes.__contains__, chosen)]:
         alone = replace(read.window, filter=all_of(read.window.filter, selected({column: [value]}, "group")))
         of_group = replace(read, window=alone, population=population.where(places == place[value]))
         by_value[value] = _counted(of_group, promises, summands)

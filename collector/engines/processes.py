@@ -12,9 +12,9 @@ import numpy as np
 from collector.ask.times import DAY_NS, SECOND_NS, rfc3339
 from collector.ask.window import Window
 from collector.base.answer import Answer
-from collector.base.process import PROCESS, Process
+from collector.base.process import PROCESS, Process, by_turns
 from collector.count import samples
-from collector.count.answers import WindowOut
+from collector.count.answers import Distribution, WindowOut
 from collector.count.evaluation import Counted, count_by, open_requests, process_filter
 from collector.count.in_flight import Bools
 from collector.count.reader import Reader
@@ -80,7 +80,8 @@ class Processes(Answer):
     step_s: float
     """Width of a bucket of the curves; the first begins with the window."""
     processes: list[ProcessNumbers]
-    """The processes in trouble first, then slow ones, the slowest first, then the latest, at most 300."""
+    """The processes in trouble first, then slow ones, the slowest first, then the latest: 300 at most, of which each
+    tenant has a part."""
     processes_total: int
 
 
@@ -89,16 +90,17 @@ def processes(reader: Reader, window: Window, vantage: Sequence[str]) -> Process
     told = WindowOut.of(window, reader.complete_ns)
     known = processes_of(signs_of_life(reader, window))
     known += only_sampled(known, samples.sampled(reader, window, ("up", "running")))
-    read = _Read(reader, window, vantage, known)
-    rows = [read.numbers(one) for one in known]
-    rows.sort(key=_order)
-    return Processes(window=told, step_s=read.step_ns / SECOND_NS, processes=rows[:MOST], processes_total=len(rows))
-
-
-def _order(one: ProcessNumbers) -> tuple[int, float]:
-    if one.state in ("hangs", "lost"):
-        return ("hangs", "lost").index(one.state), 0.0
-    return (2, -one.beside.ratio) if one.beside and one.beside.is_slow else (3, 0.0)
+    read = _Read(reader, window, known)
+    known.sort(key=read.order)
+    listed = {id(row) for row in by_turns(known, lambda row: row["process_tenant"])[:MOST]}
+    shown = [row for row in known if id(row) in listed]
+    read.count(vantage, shown)
+    return Processes(
+        window=told,
+        step_s=read.step_ns / SECOND_NS,
+        processes=[read.numbers(row) for row in shown],
+        processes_total=len(known),
+    )
 
 
 def besides(reader: Reader, window: Window) -> dict[Process, Beside]:
@@ -130,22 +132,39 @@ def _besides(batches: Mapping[Process, Sequence[Mapping[str, Any]]]) -> dict[Pro
 class _Read:
     """What was read of all processes of a window."""
 
-    def __init__(self, reader: Reader, window: Window, vantage: Sequence[str], known: Sequence[dict[str, Any]]) -> None:
-        self._window = window
+    def __init__(self, reader: Reader, window: Window, known: Sequence[dict[str, Any]]) -> None:
+        self._reader, self._window = reader, window
         self.step_ns = _width_ns(window)
         of_process = {"process_filter": process_filter(window)}
         day = replace(window, start_ns=min(window.start_ns, window.end_ns - DAY_NS))
         self._open = open_requests(reader, day)
+        self._open_of: dict[Process, list[int]] = defaultdict(list)
+        for place, process in enumerate(self._open.processes):
+            self._open_of[process].append(place)
         self._caches = caches(reader, window)
         self._steps = {
             Process.of(row): row for row in reader.queries.rows("process_steps", of_process, **window.bounds)
         }
         self._batches = _batches(reader, window, self.step_ns)
         self._beside = _besides(self._batches)
-        groups = count_by(reader, window, vantage, reader.slos, PROCESS, MOST)
-        latencies = exact_by(reader, groups.window, PROCESS)
+        self._requests: dict[str, tuple[Counted, Distribution | None]] = {}
+
+    def order(self, row: Mapping[str, Any]) -> tuple[int, float]:
+        """Those in trouble first, then slow ones, the slowest first."""
+        process = Process.of(row)
+        state, _ = self._state(process, row["last_seen_ns"])
+        if state in ("hangs", "lost"):
+            return ("hangs", "lost").index(state), 0.0
+        siblings = self._beside.get(process)
+        return (2, -siblings.ratio) if siblings and siblings.is_slow else (3, 0.0)
+
+    def count(self, vantage: Sequence[str], shown: Sequence[Mapping[str, Any]]) -> None:
+        """Read what became of the requests of these processes."""
+        names = [Process.of(row).joined for row in shown]
+        groups = count_by(self._reader, self._window, vantage, self._reader.slos, PROCESS, names)
+        latencies = exact_by(self._reader, groups.window, PROCESS)
         self._requests = {
-            names: (counted, latencies.get(names, {}).get("ttft")) for names, counted in groups.by_value.items()
+            name: (counted, latencies.get(name, {}).get("ttft")) for name, counted in groups.by_value.items()
         }
 
     def numbers(self, row: Mapping[str, Any]) -> ProcessNumbers:
@@ -179,7 +198,7 @@ class _Read:
         )
 
     def _rows(self, process: Process, chosen: Bools) -> list[int]:
-        return [i for i in np.flatnonzero(chosen).tolist() if self._open.processes[i] == process]
+        return [i for i in self._open_of.get(process, ()) if chosen[i]]
 
     def _state(self, process: Process, last_seen_ns: int) -> tuple[State, int | None]:
         in_flight, end_ns = self._open, self._window.end_ns

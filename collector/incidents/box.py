@@ -35,7 +35,7 @@ class Box(Answer):
     title: str
     sentence: str
     why: str | None
-    """What took most time from the bad requests of a burn; null where it is not known."""
+    """What took most time from the bad requests of a burn, or the error with which they ended; null: not known."""
     group: str | None = None
     """The name of that cause."""
     firing: bool

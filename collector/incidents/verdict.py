@@ -19,11 +19,15 @@ from collector.incidents.incident import Incident
 from collector.incidents.incidents import incidents
 from collector.incidents.odd import Odd, odd
 from collector.incidents.standing import State, burn_of, slo_of, stands
+from collector.incidents.wrong import MOSTLY_FAILED, what_was_wrong
 from collector.numbers.changes import changes
 from collector.numbers.slos import SloOut, slos
+from collector.slo.judge import selected
 from collector.sql.fragment import all_of
 
 _NOTHING: Final = Hit(None, None, None)
+_MOST_TOLD: Final = 5
+"""So many burns without a known cause are asked for their errors, by a query each."""
 
 
 class VerdictOut(Answer):
@@ -68,6 +72,7 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
     listed = told_incidents.incidents
     boxed = boxes(reader, window, listed, changes(reader, _since_before_burns(window, listed)).changes)
     last_ns = None if counted.requests.total else _last_ended_ns(reader, window)
+    _tell_errors(reader, window, boxed)
     is_filtered = window.filter != all_of(reader.tenant_filter)
     told = stands(reader, window, evaluated, counted, listed, last_ns, is_filtered=is_filtered)
     burn = burn_of(listed, told.slo, told.tenant)
@@ -98,6 +103,19 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
         slo_file_problem=reader.slo_file_problem or None,
         firing_outside=told_incidents.firing_outside,
     )
+
+
+def _tell_errors(reader: Reader, window: Window, boxed: Sequence[BoxOut]) -> None:
+    """Burns without a cause of time say with which error their bad requests ended, where most did with one."""
+    burns = [one for box in boxed for one in (box, *box.inside) if one.kind == "slo_burn" and one.why is None]
+    slos_of = {slo.name: slo for slo in reader.slos}
+    for one in burns[:_MOST_TOLD]:
+        of_tenant = () if one.tenant is None else (selected({"tenant": [one.tenant]}, "burn"),)
+        until_ns = window.end_ns if one.until_ns is None else one.until_ns
+        ended = Window(one.since_ns, until_ns, all_of(window.filter, *of_tenant))
+        wrong = what_was_wrong(reader, ended, slos_of[one.slo or ""])
+        if wrong is not None and wrong.failed >= MOSTLY_FAILED:
+            one.why = wrong.text
 
 
 def _since_before_burns(window: Window, told_incidents: Sequence[Incident]) -> Window:

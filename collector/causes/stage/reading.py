@@ -22,7 +22,10 @@ SETTINGS: Final = {"max_execution_time": 60, "max_memory_usage": 2 * 1024**3, **
 _MOST_ROWS: Final = 1_000_000
 """Of one answer: 100 MB of steps."""
 _MOST_PROCESS_NS: Final = 3600 * SECOND_NS
-"""Processes are read together while their windows are no longer than this in all."""
+"""Of a longer window, the end is read. Processes with windows of no more in all are read together."""
+_ROWS_TOGETHER: Final = 200_000
+_PROCESSES_TOGETHER: Final = 300
+"""Their names stand in the SQL, which may have 256 KiB."""
 _ENOUGH_REQUESTS: Final = 300
 """Where no model judges a process, so many requests are looked at, of its last ten minutes."""
 _MOST_MORE_NS: Final = 600 * SECOND_NS
@@ -92,7 +95,7 @@ def happened(store: Asked, processes: Sequence[Process]) -> Iterator[tuple[Proce
 
     Raises the store's errors.
     """
-    for batch in _batches(processes):
+    for batch in _batches(store, [process._replace(low_ns=_low_ns(process)) for process in processes]):
         yield from _read(store, batch)
 
 
@@ -107,29 +110,39 @@ def with_more(process: Process, requests: int) -> Process:
     return process._replace(low_ns=process.low_ns - more_ns, high_ns=process.high_ns + more_ns)
 
 
-def _batches(processes: Sequence[Process]) -> Iterator[list[Process]]:
-    batch: list[Process] = []
-    length = 0
-    for process in processes:
-        cut = process._replace(low_ns=max(process.low_ns, process.high_ns - _MOST_PROCESS_NS))
-        if batch and length + cut.high_ns - cut.low_ns > _MOST_PROCESS_NS:
-            yield batch
-            batch, length = [], 0
-        batch.append(cut)
-        length += cut.high_ns - cut.low_ns
-    if batch:
+def _low_ns(process: Process) -> int:
+    return max(process.low_ns, process.high_ns - _MOST_PROCESS_NS)
+
+
+def _batches(store: Asked, processes: Sequence[Process]) -> Iterator[Sequence[Process]]:
+    """Processes that are read together: thousands with a request each are no more work than a busy one."""
+    for first in range(0, len(processes), _PROCESSES_TOGETHER):
+        some = processes[first : first + _PROCESSES_TOGETHER]
+        if sum(process.high_ns - process.low_ns for process in some) <= _MOST_PROCESS_NS:
+            yield some
+            continue
+        counted = store.query(render("causes/stage/rows_there", {}), _parameters(some), SETTINGS)
+        rows = dict(zip(*counted.result_columns, strict=True)) if counted.result_rows else {}
+        batch: list[Process] = []
+        for process in some:
+            if batch and sum(rows.get(one.key, 0) for one in [*batch, process]) > _ROWS_TOGETHER:
+                yield batch
+                batch = []
+            batch.append(process)
         yield batch
 
 
-def _read(store: Asked, batch: Sequence[Process]) -> Iterator[tuple[Process, Happened]]:
-    parameters = {
+def _parameters(batch: Sequence[Process]) -> dict[str, Any]:
+    return {
         "processes": [process.key for process in batch],
         "names": sorted({(process.service, process.instance) for process in batch}),
         "lows_ns": [process.low_ns for process in batch],
         "highs_ns": [process.high_ns for process in batch],
-        "names_of_phases": list(Phase),
-        "limit": _MOST_ROWS,
     }
+
+
+def _read(store: Asked, batch: Sequence[Process]) -> Iterator[tuple[Process, Happened]]:
+    parameters = {**_parameters(batch), "names_of_phases": list(Phase), "limit": _MOST_ROWS}
 
     def rows(name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
         packed = store.binary(render(f"causes/stage/{name}", {}), parameters, SETTINGS)

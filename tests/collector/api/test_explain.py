@@ -691,6 +691,7 @@ def test_requests_that_have_not_ended_are_the_incident_of_the_moment(rows, api):
     }  # fmt: skip
     assert (gone["instance"], gone["requests"], gone["lost"], gone["step_s_ago"]) == ("gone", 0, 1, None)
     assert gone["text"] == "engine gone: 1 was lost: nothing is heard of the process; nothing is known of its steps"
+    assert api("explain", slo="chat")["not_ended"] == [here], "the SLO does not select the lost one"
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,15 @@ def both(rows):
     return rows
 
 
+def test_processes_beyond_the_most_leave_each_tenant_some(rows, api):
+    """A tenant with hundreds of newer processes does not hide another's one."""
+    rows.requests([{"instance": f"i-{n}", "ended": NOW - n * 10**7, **ACME} for n in range(1, 321)])
+    rows.request(ended=NOW - 60 * SECOND, **BOLT)
+    answer = api("processes")
+    assert (answer["processes_total"], len(answer["processes"])) == (321, 300)
+    assert owners(answer["processes"])[298:] == ["acme", "bolt"], "in the order of all"
+
+
 def test_answers_about_processes_keep_them_apart(both, api):
     caches = api("processes")["processes"]
     found = {(c["process_tenant"], c["running"], c["preemptions"]) for c in caches}
