@@ -123,6 +123,7 @@ def test_the_links_of_the_table_of_slos_list_the_requests_of_its_numbers(day, vi
         asked = follow(href, "requests")
         listed = day("requests", **{name: asked[name] for name in {*asked} - OF_PAGE}, limit=1)["total"]
         assert listed == groups[asked["tenant"]]
+        assert asked["start"] < view.start, "of the SLO's whole window"
 
 
 def test_the_links_of_tail_list_bad_requests_of_a_time_and_open_examples(day, view, follow):
@@ -131,6 +132,7 @@ def test_the_links_of_tail_list_bad_requests_of_a_time_and_open_examples(day, vi
     group = max(bad["groups"], key=lambda one: one["requests"])
     found = hrefs(tail.where(group, [parts[cause] for cause in group["causes"]], view))
     assert len(found) > 1
+    assert any("verdict=bad" in href for href in found)
     for href in found:
         if href.startswith("/request"):
             trace_id = dict(parse_qsl(urlsplit(unescape(href)).query))["trace_id"]
@@ -156,6 +158,8 @@ def test_a_link_has_absolute_times_the_clock_and_the_filters_of_its_page(monkeyp
     assert told == {"range": "custom", **at, "utc": "true", "tenant": "acme"}
     assert "tenant" not in links.to(page, VIEW, filtered=False)
     assert links.to(page, VIEW, {"tenant": "globex", "slo": None}).count("tenant") == 1
+    later = links.to(page, VIEW, {"start": "2026-11-21T09:10:00Z"})
+    assert (later.count("start="), "09%3A10" in later) == (1, True)
 
 
 @pytest.mark.parametrize(
