@@ -150,7 +150,7 @@ class _Read:
         self._requests: dict[str, tuple[Counted, Distribution | None]] = {}
 
     def order(self, row: Mapping[str, Any]) -> tuple[int, float]:
-        """Those in trouble first, then slow ones, the slowest first."""
+        """The place of a process: in trouble first, then slow, the slowest first."""
         process = Process.of(row)
         state, _ = self._state(process, row["last_seen_ns"])
         if state in ("hangs", "lost"):

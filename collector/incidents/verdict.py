@@ -27,7 +27,7 @@ from collector.sql.fragment import all_of
 
 _NOTHING: Final = Hit(None, None, None)
 _MOST_TOLD: Final = 5
-"""So many burns without a known cause are asked for their errors, by a query each."""
+"""Burns without a known cause that are asked for their errors, by a query each."""
 
 
 class VerdictOut(Answer):
