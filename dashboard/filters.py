@@ -64,14 +64,6 @@ class View:
         start, end = times.span(self.start, self.end, now, self.zone)
         return replace(self, start=start, end=end)
 
-    def link(self, page: str, /, **more: object) -> str:
-        """The path of a page with this selection and more. Its times are absolute: others see the same minutes."""
-        fixed = self.at(address.moment())
-        utc = "true" if address.get("utc") == "true" else None
-        params = {"range": CUSTOM, "start": fixed.start, "end": fixed.end, "slo": self.slo, "utc": utc} | more
-        labels = [(name, value) for name, value in self.labels if name not in more]
-        return address.link(page, [*params.items(), *labels])
-
 
 def refresh_s(chosen: str) -> float:
     """Seconds between two refreshes of a range: a bucket of its charts, but not more than a minute."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
-from dashboard import address
+import streamlit as st
+
+from dashboard import address, filters
 from dashboard.filters import CUSTOM, View
 from dashboard.transform import Json
 from tokentrail.shared.formatting import instant, one_line
+from tokentrail.shared.parameters import FILTERS, NOT
 
 _LONGEST = 160
 
@@ -25,23 +30,73 @@ def anchor(title: str, href: str, *, outside: bool = False) -> str:
     return f'<a href="{html.escape(href)}" {target}>{text(title)}</a>'
 
 
-def labels_but(view: View, *names: str) -> list[tuple[str, str]]:
-    """The page's filters without those of some labels, which a link has of its own."""
-    return [(name, value) for name, value in view.labels if name not in names]
+Page = Literal["now", "explore", "tail", "engines", "compare", "request"]
+_BOUNDS = ("at_least", "at_most")
+READS: Mapping[Page, Sequence[str]] = {
+    "now": ("slo",),
+    "explore": (
+        *("slo", "verdict", "status", "sort", "metric", *_BOUNDS, "min_input_tokens", "max_input_tokens"),
+        *("cause", "cause_start", "cause_end", "process_tenant", "request_id"),
+    ),
+    "tail": ("slo",),
+    "engines": ("slo", "process_tenant", "at", "sel"),
+    "compare": ("slo", "at", "span"),
+    "request": ("slo", "trace_id", "span_id"),
+}
+"""What each page reads from its address beside its times and filters, by the names that the API has for it."""
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+class LeadsAstray(ValueError):
+    """A page does not read a parameter of a link, so it would show other requests than the link says."""
+
+
+def to(page: Page, view: View, params: Mapping[str, object] | None = None, /, *, filtered: bool = True) -> str:
+    """The address of a page about the requests that parameters of the API select: the only way to write one.
+
+    It has absolute times, those of `view` unless there are others, the clock of the page, and the page's own filters,
+    unless it is not to be `filtered`, but for those that `params` has. Raises LeadsAstray.
+    """
+    given = {name: value for name, value in (params or {}).items() if value is not None}
+    known = {name for name in given if (of := name.removeprefix(NOT)) in FILTERS or filters.is_filter(of)}
+    if unread := {*given} - {*known, *READS[page], "start", "end"}:
+        raise LeadsAstray(f"the page {page} reads no {', '.join(sorted(unread))}")
+    pairs = [(name, value) for name, value in view.labels if filtered and name not in given]
+    utc = {"utc": "true"} if address.get("utc") == "true" else {}
+    if page == "compare" and "at" in given:  # a moment has times of its own
+        return address.link(page, [*given.items(), *utc.items(), *pairs])
+    fixed = view.at(address.moment())
+    times = {"range": CUSTOM, "start": given.pop("start", fixed.start), "end": given.pop("end", fixed.end)}
+    if {*_BOUNDS} & {*given}:  # a part of the map
+        begin, until = (instant(str(times[name])).timestamp() for name in ("start", "end"))
+        bounds = {name: given.pop(of, None) for name, of in (("lo", "at_least"), ("hi", "at_most"))}
+        given |= {"t0": f"{begin:.3f}", "t1": f"{until:.3f}"}
+        given |= {name: _in_seconds(str(bound)) for name, bound in bounds.items() if bound is not None}
+    if page == "engines" and "instance" in given:
+        given["sel"] = process_id({name: given.pop(name, "") for name in ("service", "instance", "process_tenant")})
+    return address.link(page, [*times.items(), *given.items(), *utc.items(), *pairs])
+
+
+def here(page: Page, **changed: object) -> str:
+    """The address of the page that is shown, with other parameters. One that is None is left out."""
+    kept = [(name, value) for name in st.query_params if name not in changed for value in st.query_params.get_all(name)]
+    return address.link(page, kept, **changed)
+
+
+def _in_seconds(duration: str) -> str:
+    """A duration of the API with one unit, such as `451000us`, as the address has it: `0.451`."""
+    unit = next(unit for unit in _SECONDS if duration.endswith(unit))
+    return f"{float(duration.removesuffix(unit)) * _SECONDS[unit]:.9f}".rstrip("0").rstrip(".")
 
 
 def of_answer(link: Json, view: View) -> str:
-    """A link of `/verdict`: to a page with what it says and the page's own filters, or to a runbook."""
+    """A link of `/verdict`: to a page, or to a runbook. Empty where it would lead astray."""
     if link["url"]:
         return anchor(link["title"], link["url"], outside=True) if link["url"].startswith("https://") else ""
-    given = dict(link["params"])
-    if "at" in given:  # a page of a moment has times of its own
-        return anchor(link["title"], address.link(link["page"], given.items()))
-    times = {"range": CUSTOM, "start": given.pop("start", view.start), "end": given.pop("end", view.end)}
-    if link["page"] == "engines" and "instance" in given:
-        given = {"sel": process_id(given)}
-    pairs = [*times.items(), *given.items(), *labels_but(view, *given)]
-    return anchor(link["title"], address.link(link["page"], pairs))
+    try:
+        return anchor(link["title"], to(link["page"], view, link["params"]))
+    except (LeadsAstray, KeyError):  # of a newer collector
+        return ""
 
 
 def process_id(process: Json) -> str:

@@ -122,6 +122,7 @@ STORES = (
     "collector/api/test_burns.py",
     "collector/api/test_past_burns.py",
     "collector/api/test_day.py",
+    "dashboard/test_links.py",
     "tokentrail/mcp",
     "collector/api/test_verdict.py",
     "collector/api/test_engines.py",

@@ -103,12 +103,38 @@ def processes(reader: Reader, window: Window, vantage: Sequence[str]) -> Process
     )
 
 
+def besides(reader: Reader, window: Window) -> dict[Process, Beside]:
+    """Each process of a window beside its siblings, of those whose steps are told."""
+    return _besides(_batches(reader, window, _width_ns(window)))
+
+
+def _width_ns(window: Window) -> int:
+    return max(1, -(-(window.end_ns - window.start_ns) // POINTS))
+
+
+def _batches(reader: Reader, window: Window, step_ns: int) -> Mapping[Process, Sequence[dict[str, Any]]]:
+    """The buckets of each process."""
+    of_process: dict[Process, list[dict[str, Any]]] = defaultdict(list)
+    fragments = {"process_filter": process_filter(window)}
+    for row in reader.queries.rows("process_batches", fragments, **window.bounds, step_ns=step_ns):
+        of_process[Process.of(row)].append(row)
+    return of_process
+
+
+def _besides(batches: Mapping[Process, Sequence[Mapping[str, Any]]]) -> dict[Process, Beside]:
+    decoded = {
+        process: {row["bucket"]: row["decode_p50_ns"] for row in of if row["decode_steps"] >= _FEWEST_STEPS}
+        for process, of in batches.items()
+    }
+    return beside({process: (process.service, process.process_tenant) for process in batches}, decoded)
+
+
 class _Read:
     """What was read of all processes of a window."""
 
     def __init__(self, reader: Reader, window: Window, known: Sequence[dict[str, Any]]) -> None:
         self._reader, self._window = reader, window
-        self.step_ns = max(1, -(-(window.end_ns - window.start_ns) // POINTS))
+        self.step_ns = _width_ns(window)
         of_process = {"process_filter": process_filter(window)}
         day = replace(window, start_ns=min(window.start_ns, window.end_ns - DAY_NS))
         self._open = open_requests(reader, day)
@@ -119,19 +145,12 @@ class _Read:
         self._steps = {
             Process.of(row): row for row in reader.queries.rows("process_steps", of_process, **window.bounds)
         }
-        self._batches: dict[Process, list[dict[str, Any]]] = defaultdict(list)
-        for row in reader.queries.rows("process_batches", of_process, **window.bounds, step_ns=self.step_ns):
-            self._batches[Process.of(row)].append(row)
-        decoded = {
-            process: {row["bucket"]: row["decode_p50_ns"] for row in batches if row["decode_steps"] >= _FEWEST_STEPS}
-            for process, batches in self._batches.items()
-        }
-        services = {process: (process.service, process.process_tenant) for process in map(Process.of, known)}
-        self._beside = beside(services, decoded)
+        self._batches = _batches(reader, window, self.step_ns)
+        self._beside = _besides(self._batches)
         self._requests: dict[str, tuple[Counted, Distribution | None]] = {}
 
     def order(self, row: Mapping[str, Any]) -> tuple[int, float]:
-        """Those in trouble first, then slow ones, the slowest first."""
+        """The place of a process: in trouble first, then slow, the slowest first."""
         process = Process.of(row)
         state, _ = self._state(process, row["last_seen_ns"])
         if state in ("hangs", "lost"):

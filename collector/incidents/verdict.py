@@ -17,6 +17,7 @@ from collector.incidents.boxes import SOON_NS, boxes
 from collector.incidents.hit import Hit, hit
 from collector.incidents.incident import Incident
 from collector.incidents.incidents import incidents
+from collector.incidents.odd import Odd, odd
 from collector.incidents.standing import State, burn_of, slo_of, stands
 from collector.incidents.wrong import MOSTLY_FAILED, what_was_wrong
 from collector.numbers.changes import changes
@@ -26,7 +27,7 @@ from collector.sql.fragment import all_of
 
 _NOTHING: Final = Hit(None, None, None)
 _MOST_TOLD: Final = 5
-"""So many burns without a known cause are asked for their errors, by a query each."""
+"""Burns without a known cause that are asked for their errors, by a query each."""
 
 
 class VerdictOut(Answer):
@@ -52,6 +53,9 @@ class VerdictOut(Answer):
     links: list[Link]
     boxes: list[BoxOut]
     """What fires, causes before symptoms, then what is over and the changes, the newest first; 50 at most."""
+    odd: list[Odd]
+    """What was unusual in the window beyond chance, of the last day before its end, the latest first; without what a
+    box tells. Six at most."""
     slos: list[SloOut]
     """Every SLO over its own window, as `/slos` with the same parameters has it."""
     slo_file_problem: str | None
@@ -94,6 +98,7 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
         last_request_ns=last_ns,
         links=links,
         boxes=boxed,
+        odd=odd(reader, window, vantage, boxed),
         slos=evaluated,
         slo_file_problem=reader.slo_file_problem or None,
         firing_outside=told_incidents.firing_outside,

@@ -63,6 +63,18 @@ def verdict(answer: Json, view: View, *, is_old: bool) -> None:
                 st.caption(f"Not drawn: {count(len(left))}. `/api/v1/incidents` lists them.")
 
 
+def odd(answer: Json, view: View) -> None:
+    """What is unusual in the range, beyond chance, though no SLO burns for it."""
+    lines = [
+        f'<div class="in">{text(_sentence(one, view=view), 400)} {text(one["who"], 200)} '
+        f"{''.join(of_answer(link, view) for link in one['links'])}</div>"
+        for one in answer["odd"]
+    ]
+    if lines:
+        title = "Kept, and odd" if answer["state"] == "kept" else "Odd besides"
+        st.html(f'<div class="tt-box quiet"><b>{title}</b>{"".join(lines)}</div>')
+
+
 def fires(box: Json) -> bool:
     """It goes on, or a burn that it explains does."""
     return bool(box["firing"] or any(one["firing"] for one in box["inside"]))

@@ -13,7 +13,7 @@ from dashboard.api import Problem, Query, ask, ask_ahead, fetch, fetch_kept, fet
 from dashboard.components import heat, small
 from dashboard.components.small import Band, Board, Chart, Line
 from dashboard.filters import View, selected
-from dashboard.links import from_ns
+from dashboard.links import from_ns, to
 from dashboard.times import written
 from dashboard.transform import Json, goodput, on_grid, worst_first
 from dashboard.views import happened, slos
@@ -56,6 +56,7 @@ def body(view: View) -> None:
     components.span(window, view.zone)
     with st.container(key="verdict"):
         happened.verdict(verdict, view, is_old=isinstance(told, Problem))
+        happened.odd(verdict, view)
         if problem := verdict["slo_file_problem"]:
             st.warning(plain(f"The newest SLO file is not in use: {problem}"))
     with st.container(key="slos", border=True):
@@ -114,7 +115,7 @@ def strip(view: View, verdict: Json) -> None:
     ]  # what fires gets a name first, then what is short
     with st.container(key="strip", border=True):
         title = f"**Time to first token** of {plain(view.slo)}" if view.slo else "**Time to first token**"
-        st.markdown(f"{title} · [Explore]({view.link('explore')})")
+        st.markdown(f"{title} · [Explore]({to('explore', view, {'slo': view.slo})})")
         lines = [heat.percentile_line(grid, 0.99, palette.QUANTILES["p99"])]
         done = heat.draw(grid, view.zone, key="now-heat", height=STRIP_HEIGHT, events=events, lines=lines)
     if done and "zoom" in done:

@@ -12,6 +12,7 @@ from dashboard.api import Problem, ask, fetch
 from dashboard.components import trail as picture
 from dashboard.filters import selected
 from dashboard.help_texts import HELP
+from dashboard.links import to
 from dashboard.times import written
 from dashboard.transform import Json, phase_totals, placed
 from dashboard.views import request_head
@@ -242,9 +243,10 @@ def waits(trail: Json) -> None:
 
 def others(trail: Json) -> None:
     """Links to the other requests of the same trace. The ids are hex digits, so they cannot hold markup."""
-    request = trail["request"]
+    request, view = trail["request"], selected()
     rest = [span for span in trail["span_ids"] if span != request["span_id"]]
     if rest:
-        links = [f"[{span}](/request?trace_id={request['trace_id']}&span_id={span})" for span in rest[:20]]
+        ids = [{"slo": view.slo, "trace_id": request["trace_id"], "span_id": span} for span in rest[:20]]
+        links = [f"[{one['span_id']}]({to('request', view, one)})" for one in ids]
         most = "At least " if len(trail["span_ids"]) == LISTED else ""
         st.caption(f"{most}{count(len(rest))} more of this trace: {' '.join(links)}")

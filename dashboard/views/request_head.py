@@ -10,9 +10,9 @@ import streamlit as st
 
 from dashboard import address, why
 from dashboard.api import Params, Problem, ask, fetch
-from dashboard.filters import CUSTOM, View, selected
+from dashboard.filters import View, selected
 from dashboard.help_texts import HELP
-from dashboard.links import process_id
+from dashboard.links import to
 from dashboard.times import written
 from dashboard.transform import Json
 from tokentrail.shared import otlp_json, perfetto
@@ -70,22 +70,19 @@ VERDICT_COLOURS: dict[str, Any] = {"good": "green", "bad": "red", "pending": "bl
 def leads(trail: Json) -> None:
     """Links to requests like this one and to its process, the next slower and faster one, and downloads."""
     request, view = trail["request"], selected()
-    like = [(name, request[name]) for name in ("model", "slo_class") if request[name]]
+    like = {name: request[name] for name in ("model", "slo_class") if request[name]}
     missed = [miss["threshold"] for one in request["verdicts"] for miss in one["missed"]]
     metric_of = missed[0] if missed else "e2e"
     begin = instant(request["start"])
-    around = {"range": CUSTOM, "start": written(begin - AROUND), "end": written(begin + AROUND)}
+    around = {"start": written(begin - AROUND), "end": written(begin + AROUND)}
     mapped = metric_of if missed else None  # the map of what was missed, and not of what its SLO names first
-    like_it = address.link("explore", like, **around, metric=mapped)
+    like_it = to("explore", view, {**like, **around, "metric": mapped}, filtered=False)
     with st.container(horizontal=True, gap="small", key="leads", vertical_alignment="center"):
         st.link_button("Like this one", like_it, icon=":material/grid_on:")
         if request["instance"]:
-            process = {name: request[name] for name in ("service", "instance", "process_tenant") if request[name]}
-            st.link_button(
-                "Its process then",
-                address.link("engines", **around, sel=process_id(process), at=request["start"]),
-                icon=":material/memory:",
-            )
+            process = {name: request[name] for name in ("service", "instance", "process_tenant")}
+            then = to("engines", view, {**process, **around, "at": request["start"]}, filtered=False)
+            st.link_button("Its process then", then, icon=":material/memory:")
         for name, title, other in neighbours(listed(view, request), request, metric_of):
             with st.container(key=name, width="content"):
                 by = f"the next one by {THRESHOLDS[metric_of]} in the range"

@@ -9,9 +9,8 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import address
 from dashboard.filters import View
-from dashboard.links import anchor, text
+from dashboard.links import anchor, text, to
 from dashboard.times import written
 from dashboard.transform import Json, slo_state, worst_first
 from tokentrail.shared.formatting import THRESHOLDS, UNDEFINED, count, duration, estimate, instant, percent, significant
@@ -46,8 +45,7 @@ def row(slo: Json, history: Json | None, view: View) -> str:
     """One SLO."""
     look, word = STATES[slo_state(slo)]
     window = duration(slo["window_s"])
-    params = {"range": "custom", "start": view.start, "end": view.end, "slo": slo["name"]}
-    name = anchor(slo["name"], address.link("explore", [*params.items(), *view.labels]))
+    name = anchor(slo["name"], to("explore", view, {"slo": slo["name"]}))
     told = text(f"{slo['description']} {thresholds(slo)}", 300)
     objective, left = float(slo["objective"]), slo["budget_left"]
     attained = estimate(percent(slo["attainment"]), slo["errors"] and percent(slo["errors"]["attainment"]))
@@ -138,10 +136,8 @@ def tenants(slo: Json, view: View) -> str:
     for group in known[:MOST_TENANTS]:
         kept = group["attainment"] >= float(slo["objective"])
         begin = instant(view.end) - timedelta(seconds=slo["window_s"])
-        times = {"range": "custom", "start": written(begin), "end": view.end}  # those of the number
-        params = times | {"slo": slo["name"], "tenant": group["tenant"]}
-        labels = [(name, value) for name, value in view.labels if name != "tenant"]
-        link = anchor(group["tenant"] or "(none)", address.link("explore", [*params.items(), *labels]))
+        params = {"slo": slo["name"], "tenant": group["tenant"], "start": written(begin)}  # the time of the number
+        link = anchor(group["tenant"] or "(none)", to("explore", view, params))
         sign = '<span title="kept">✓</span>' if kept else '<span title="not kept" style="color:#e1323c">✕</span>'
         said.append(f'<span class="n">{link} {percent(group["attainment"])} {sign}</span>')
     more = slo["groups_total"] - min(len(known), MOST_TENANTS)

@@ -12,7 +12,7 @@ from dashboard.api import Problem, Query, ask, ask_ahead, fetch, fetch_seldom
 from dashboard.bars import Bar, Column, Cost, Palette
 from dashboard.components import small
 from dashboard.filters import View, selected
-from dashboard.links import anchor, text
+from dashboard.links import anchor, text, to
 from dashboard.times import written
 from dashboard.transform import Json, Series, thresholds
 from tokentrail.shared.formatting import THRESHOLDS, count, duration, instant, percent, plain
@@ -138,7 +138,7 @@ def groups_of(slow: Json, palette: Palette) -> list[Bar]:
 def column(one: Json, palette: Palette, view: View) -> Column:
     """One of the slowest requests."""
     ended = instant(one["end"]).astimezone(view.zone)
-    href = view.link("request", trace_id=one["trace_id"], span_id=one["span_id"])
+    href = _request(one, view)
     names = [name for name in (one["model"], one["tenant"]) if name]
     return Column(f"{ended:%H:%M:%S} {' '.join(names)}", href, palette.by_group(one["parts"]))
 
@@ -183,7 +183,8 @@ def where(group: Json, parts: Sequence[Json], view: View) -> str:
         start, end = instant(group["start"]), instant(group["end"])
         first, last = (f"{at.astimezone(view.zone):%H:%M}" for at in (start, end))
         when = first if first == last else f"{first} to {last}"
-        href = view.link("explore", start=written(start), end=written(end + timedelta(seconds=1)), verdict="bad")
+        times = {"start": written(start), "end": written(end + timedelta(seconds=1))}
+        href = to("explore", view, {"slo": view.slo, **times, "verdict": "bad"})
         said.append(anchor(when, href))
     examples = [one for part in parts for one in part["exemplars"]][:3]
     links = ", ".join(
@@ -193,7 +194,7 @@ def where(group: Json, parts: Sequence[Json], view: View) -> str:
 
 
 def _request(one: Json, view: View) -> str:
-    return view.link("request", trace_id=one["trace_id"], span_id=one["span_id"])
+    return to("request", view, {"slo": view.slo, "trace_id": one["trace_id"], "span_id": one["span_id"]})
 
 
 def _culprit(one: Json, view: View) -> str:
@@ -201,7 +202,9 @@ def _culprit(one: Json, view: View) -> str:
     if one["trace_id"]:
         return anchor(one["name"], _request(one, view)) + share
     if one["by"] in ("tenant", "model"):
-        return anchor(f"{one['by']} {one['name']}", view.link("explore", **{one["by"]: one["name"]})) + share
+        return (
+            anchor(f"{one['by']} {one['name']}", to("explore", view, {"slo": view.slo, one["by"]: one["name"]})) + share
+        )
     return f"{'prompts of ' if one['by'] == 'length' else ''}{text(one['name'])}{share}"
 
 

@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from os.path import commonprefix
 from typing import Final
 
-import streamlit as st
-
 from dashboard import address
 from dashboard.filters import View
-from dashboard.links import process_id, text
+from dashboard.links import here, process_id, text
 from dashboard.transform import Json
 from tokentrail.shared.formatting import count, counted, duration, instant, one_line, percent, significant
 
@@ -67,7 +65,7 @@ def tile(one: Json, parts: tuple[str, str], end: str, *, is_small: bool) -> str:
         if state == "quiet":
             told.append(f"quiet {since(one['since'], end)}" if one["since"] else "quiet")
         lines.append(f"<small>{' · '.join(told) or '–'}</small>")
-    href = address.link("engines", [*_kept(), ("sel", process_id(one))])
+    href = here("engines", sel=process_id(one), at=None)
     chosen = ' aria-current="true"' if process_id(one) == address.get("sel") else ""
     title = html.escape(in_words(one, end), quote=True)
     body = "".join(f"<span>{line}</span>" for line in lines)
@@ -76,16 +74,6 @@ def tile(one: Json, parts: tuple[str, str], end: str, *, is_small: bool) -> str:
 
 def _times(ratio: float) -> str:
     return significant(ratio, 2)
-
-
-def _kept() -> list[tuple[str, str]]:
-    """What the URL holds, without the process that is shown."""
-    return [
-        (name, value)
-        for name in st.query_params
-        if name not in ("sel", "at")
-        for value in st.query_params.get_all(name)
-    ]
 
 
 def in_words(one: Json, end: str) -> str:

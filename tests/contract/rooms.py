@@ -34,7 +34,7 @@ ROOMS: Final = {
     "engines": "base slo ask count numbers",
     "causes/answer": "base sql causes/split slo ask causes/stage count",
     "compare": "base sql slo ask count numbers causes/answer",
-    "incidents": "base sql causes/split slo ask count numbers causes/answer compare",
+    "incidents": "base sql causes/split slo ask count numbers engines causes/answer compare",
     "metrics": "base otlp sql causes/split access slo receive store ask keep count numbers incidents",
     "api": (
         "base otlp sql causes/split access slo store ask "

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from itertools import pairwise
+from urllib.parse import parse_qsl, urlsplit
 from zoneinfo import ZoneInfo
 
 import httpx
@@ -64,7 +66,7 @@ def slo(name="chat", **more):
 def verdict(state="kept", **more):
     known = {
         "window": WINDOW, "state": state, "sentence": "All 2 SLOs are kept.", "who": None, "why": None, "without": None,
-        "slo": None, "since_ns": None, "last_request_ns": None, "links": [], "boxes": [], "slos": [slo()],
+        "slo": None, "since_ns": None, "last_request_ns": None, "links": [], "boxes": [], "odd": [], "slos": [slo()],
         "slo_file_problem": None,
         "firing_outside": 0,
     }  # fmt: skip
@@ -133,6 +135,25 @@ def test_the_sentence_is_first_then_who_why_and_what_fires(show):
     assert "a hangs" in fires
     assert "b started" not in fires, "it is over, and stands below"
     assert 'href="https://runbooks.example/#a" target="_blank"' in fires
+
+
+@pytest.mark.parametrize(("state", "title"), [("kept", "Kept, and odd"), ("broken", "Odd besides")])
+def test_what_is_odd_stands_below_with_whose_and_its_list(monkeypatch, state, title):
+    drawn = []
+    monkeypatch.setattr(streamlit, "html", drawn.append)
+    bounds = {"start": "2026-11-21T02:00:00Z", "end": "2026-11-21T04:00:00Z", "metric": "ttft", "at_least": "451000us"}
+    one = {
+        "sentence": "From 02:00 UTC to 04:00 UTC. 60 waited.", "who": "<b>globex</b>", "links": [link(**bounds)],
+        "since_ns": at_ns(bounds["start"]), "until_ns": at_ns(bounds["end"]),
+    }  # fmt: skip
+    happened.odd(verdict(state, odd=[one, one | {"who": None}]), replace(VIEW, zone=ZoneInfo("Europe/Berlin")))
+    (told,) = drawn
+    assert (title in told, told.count('class="in"')) == (True, 2)
+    assert "From 03:00 CET to 05:00 CET. 60 waited. &lt;b&gt;globex&lt;/b&gt;" in told
+    asked = dict(parse_qsl(urlsplit(unescape(re.search(r'href="([^"]*)"', told)[1])).query))
+    assert (asked["lo"], asked["metric"], float(asked["t1"]) - float(asked["t0"])) == ("0.451", "ttft", 7200.0)
+    happened.odd(verdict(state), VIEW)
+    assert len(drawn) == 1, "a quiet day has no such box"
 
 
 def test_a_range_that_is_over_is_not_red_and_times_of_sentences_are_the_readers(monkeypatch):

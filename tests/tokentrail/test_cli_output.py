@@ -47,7 +47,7 @@ SLO |= {"groups_total": 1}
 BOX = {"severity": "page", "firing": True, "until_ns": None, "title": NAME, "sentence": NAME, "links": [], "inside": []}
 VERDICT = {"state": "broken", "sentence": NAME, "who": NAME, "why": NAME, "without": None, "slos": [SLO]}
 VERDICT |= {"links": [{"page": "explore", "params": {"slo": NAME}}], "boxes": [BOX | {"sentence": ""}, BOX]}
-VERDICT |= {"slo_file_problem": NAME}
+VERDICT |= {"slo_file_problem": NAME, "odd": [{"sentence": NAME, "who": NAME, "links": []}]}
 INCIDENT = {"severity": "page", "firing": True, "cause": "engine_hung", "start": "2026-11-24T10:00:00Z", "end": None}
 INCIDENT |= {"requests_affected": 3, "slo": None, "tenant": None, "title": NAME}
 INCIDENT |= {"service": NAME, "instance": "", "process_tenant": NAME}
@@ -74,7 +74,7 @@ def findings():
         (lambda console, _: console.print(requests.table([ROW], console.width)), 7, 2),
         (lambda console, _: requests.print_rows(console, [ROW], as_json=False), 7, 1),
         (lambda console, _: request.show(console, detail()), 15, 8),
-        (lambda console, _: status.show(console, VERDICT), 10, 15),
+        (lambda console, _: status.show(console, VERDICT), 12, 17),
         (lambda console, _: status.show_incidents(console, [INCIDENT]), 5, 3),
         (lambda console, _: console.print(spans.names([NAMED])), 4, 2),
         (lambda console, _: spans.show(console, [SPAN]), 11, 4),
@@ -313,3 +313,21 @@ def test_the_first_boxes_are_printed_and_the_others_counted(boxes, told):
     lines = printed.getvalue().splitlines()
     assert next((line for line in lines if " more: " in line), None) == told
     assert sum(line.startswith("page ") for line in lines) == 10
+
+
+def test_what_is_odd_is_told_below_the_boxes_with_the_command_that_lists_it():
+    params = {"start": "2026-11-21T02:00:00Z", "end": "2026-11-21T04:00:00Z", "metric": "ttft", "at_least": "451000us"}
+    odd = {"sentence": "From 02:00 UTC. 60 waited.", "who": "All are of globex.", "links": [
+        {"page": "engines", "params": {}}, {"page": "explore", "params": params},
+    ]}  # fmt: skip
+    printed = io.StringIO()
+    kept = VERDICT | {"boxes": [], "slos": [], "links": [], "slo_file_problem": None}
+    status.show(Console(file=printed, width=200), kept | {"odd": [odd, odd | {"who": None}]})
+    assert printed.getvalue().splitlines()[-5:] == [
+        "",
+        "odd    From 02:00 UTC. 60 waited. All are of globex.",
+        "odd    From 02:00 UTC. 60 waited.",
+        "",
+        "next: tokentrail requests --start 2026-11-21T02:00:00Z --end 2026-11-21T04:00:00Z --metric ttft "
+        "--at-least 451000us",
+    ]

@@ -13,8 +13,11 @@ from tokentrail.cli.options import (
     API_URL,
     ApiUrl,
     AsJson,
+    AtLeast,
+    AtMost,
     CauseName,
     End,
+    MetricName,
     SloName,
     Start,
     StatusName,
@@ -26,7 +29,7 @@ from tokentrail.cli.options import (
 from tokentrail.cli.output import USAGE, console, fail, note, print_json
 from tokentrail.cli.questions import ask, given, named_values, of_our_version, tell_end
 from tokentrail.shared.formatting import instant, one_line
-from tokentrail.shared.parameters import Ended, Latency, Sort, Threshold, Verdict
+from tokentrail.shared.parameters import Ended, Sort, Threshold, Verdict
 
 if TYPE_CHECKING:
     from tokentrail.cli.api import Api
@@ -81,6 +84,9 @@ def requests(
     verdict: VerdictName = None,
     missed: ThresholdName = None,
     cause: CauseName = None,
+    metric: MetricName = None,
+    at_least: AtLeast = None,
+    at_most: AtMost = None,
     as_json: AsJson = False,
     filters: Mapping[str, Any],
 ) -> None:
@@ -88,6 +94,7 @@ def requests(
     from tokentrail.cli import requests as requests_
 
     chosen = given(status=status, slo=slo, verdict=verdict, missed=missed, cause=cause)
+    chosen |= given(metric=metric, at_least=at_least, at_most=at_most)
     asked = {"start": start, "end": end, "sort": sort, "limit": limit} | chosen
     answer = ask(api, lambda client: client.get("requests", **asked, **filters))
     if as_json:
@@ -250,9 +257,9 @@ def differences(
     slo: SloName = None,
     verdict: Annotated[Verdict | None, typer.Option(help=told("verdict", of="differences"))] = None,
     status: Annotated[Ended | None, typer.Option(help=told("status", of="differences"))] = None,
-    metric: Annotated[Latency | None, typer.Option(help=told("metric"))] = None,
-    at_least: Annotated[str | None, typer.Option(help=told("at_least"))] = None,
-    at_most: Annotated[str | None, typer.Option(help=told("at_most"))] = None,
+    metric: MetricName = None,
+    at_least: AtLeast = None,
+    at_most: AtMost = None,
     as_json: AsJson = False,
     filters: Mapping[str, Any],
 ) -> None:

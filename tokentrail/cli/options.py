@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tokentrail.cli.questions import given, named_values
-from tokentrail.shared.parameters import FILTERS, MEANING, Cause, Status, Threshold, Verdict
+from tokentrail.shared.parameters import FILTERS, MEANING, Cause, Latency, Status, Threshold, Verdict
 
 TZ: Final = "TOKENTRAIL_TZ"
 API_URL: Final = "http://127.0.0.1:8080"
@@ -114,4 +114,7 @@ StatusName = Annotated[Status | None, _one("status")]
 SloName = Annotated[str | None, typer.Option("--slo", help=told("slo"), autocompletion=seen("slo"))]
 VerdictName = Annotated[Verdict | None, _one("verdict")]
 CauseName = Annotated[Cause | None, _one("cause")]
+MetricName = Annotated[Latency | None, _one("metric")]
+AtLeast = Annotated[str | None, _one("at_least")]
+AtMost = Annotated[str | None, _one("at_most")]
 ThresholdName = Annotated[Threshold | None, _one("missed")]

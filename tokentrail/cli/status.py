@@ -22,7 +22,7 @@ _MOST_BOXES: Final = 10
 _MOST_TENANTS: Final = 5
 _OPTIONS: Final = (
     *("start", "end", *FILTERS),
-    *("status", "slo", "verdict", "sort", "cause"),
+    *("status", "slo", "verdict", "sort", "cause", "metric", "at_least", "at_most"),
 )
 """Parameters of `/requests` that `tokentrail requests` has options for."""
 _IMPLIED: Final = ("process_tenant", "cause_start", "cause_end")
@@ -46,6 +46,10 @@ def show(console: Console, verdict: Mapping[str, Any]) -> None:
             _box(console, one, "  ")
     if len(boxes) > _MOST_BOXES:
         print_line(console, f"{len(boxes) - _MOST_BOXES} more: {own_name()} status --json")
+    if verdict["odd"]:
+        console.print()
+    for one in verdict["odd"]:
+        print_line(console, f"odd    {one['sentence']} {one['who'] or ''}".rstrip())
     if verdict["slos"]:
         console.print()
         console.print(slos(verdict["slos"]))
@@ -65,6 +69,7 @@ def _box(console: Console, box: Mapping[str, Any], indent: str) -> None:
 def _next(verdict: Mapping[str, Any]) -> str:
     """The command that shows most of what the verdict is about."""
     links = [*verdict["links"], *(link for box in verdict["boxes"][:1] for link in box["links"])]
+    links += [link for one in verdict["odd"] for link in one["links"]]
     listed = next((link["params"] for link in links if link["page"] == "explore"), None)
     if listed is not None:
         return command(listed)

@@ -20,7 +20,7 @@ from tokentrail.mcp.bounds import bounded, known, without, written
 from tokentrail.mcp.explained import explained
 from tokentrail.shared.connection import OTHER_FORM, ConnectionSettingError, in_words, way_out
 from tokentrail.shared.formatting import one_line, without_user
-from tokentrail.shared.parameters import Cause, Sort, Status, Threshold, Verdict
+from tokentrail.shared.parameters import Cause, Latency, Sort, Status, Threshold, Verdict
 
 Start = Annotated[Time, Field(description="-15m before `end`, 14:00, RFC 3339")]
 End = Annotated[Time, Field(description="now, 14:00, RFC 3339")]
@@ -51,7 +51,8 @@ def _utc(ns: int | None) -> str | None:
 def _told(verdict: dict[str, Any], filters: Filters | None) -> dict[str, Any]:
     """A verdict or a box of one, with times that people read and calls in place of links."""
     times = {name.removesuffix("_ns"): _utc(value) for name, value in verdict.items() if name.endswith("_ns")}
-    inner = {name: [_told(box, filters) for box in verdict[name]] for name in ("boxes", "inside") if name in verdict}
+    lists = (name for name in ("boxes", "inside", "odd") if name in verdict)
+    inner = {name: [_told(one, filters) for one in verdict[name]] for name in lists}
     told = without(verdict, ("links", *(f"{name}_ns" for name in times)))
     return told | times | inner | {"next": of_links(verdict["links"], filters)}
 
@@ -148,7 +149,7 @@ class Tools:
         """Say whether the SLOs are kept, since when not, who is hit, by what cause, and what without it. Ask it first.
 
         Of an alert, ask with its time as `end`. `boxes` has what fires, causes before symptoms, with the burns that
-        each explains inside it.
+        each explains inside it, `odd` what is unusual though no SLO burns.
         """
         answer = self._ask(ctx, "verdict", start=start, end=end, **given(filters))
         slos = [without(one, ("groups", "burn", "select", "thresholds", "errors", "hash")) for one in answer["slos"]]
@@ -179,6 +180,9 @@ class Tools:
         cause_start: Annotated[Time | None, Field(description="Of `cause`: from then on")] = None,
         cause_end: Annotated[Time | None, Field(description="Of `cause`: until then")] = None,
         process_tenant: Name = None,
+        metric: Latency | None = None,
+        at_least: Annotated[str | None, Field(description="Of `metric`, such as 500ms")] = None,
+        at_most: str | None = None,
         filters: Filters | None = None,
     ) -> Any:
         """List requests, the newest or the slowest first, with the thresholds that each one missed and by how much.
@@ -188,7 +192,8 @@ class Tools:
         chosen = {"slo": slo, "verdict": verdict, "status": status}
         caused = {"cause": cause, "cause_start": cause_start, "cause_end": cause_end, "process_tenant": process_tenant}
         window = {"start": start, "end": end, "sort": sort, "limit": limit}
-        answer = self._ask(ctx, "requests", **window, **_options(**chosen, **caused), **given(filters))
+        bounds = {"metric": metric, "at_least": at_least, "at_most": at_most}
+        answer = self._ask(ctx, "requests", **window, **_options(**chosen, **caused, **bounds), **given(filters))
         rows = [{name: row[name] for name in _OF_A_ROW} for row in answer["requests"]]
         return written({"window": answer["window"], "total": answer["total"], "requests": rows})
 
