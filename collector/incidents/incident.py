@@ -21,7 +21,8 @@ class RequestList(Answer):
 
 
 class TopCause(Answer):
-    """The cause (docs/explain.md) that took most time from bad requests, beyond typical ones."""
+    """The cause (docs/explain.md) that took most time from the bad requests of a burn's last hour, beyond typical
+    ones."""
 
     cause: str
     group: str

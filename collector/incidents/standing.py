@@ -61,8 +61,11 @@ class _Burning:
 
 
 def _burning(evaluated: Sequence[SloOut]) -> list[_Burning]:
-    """The SLOs and tenants of which a rule fires, with the most urgent one; the worst first."""
-    parts: list[tuple[SloOut, str | None, Evaluation]] = [(slo, None, slo) for slo in evaluated]
+    """The SLOs and tenants of which a rule fires, with the most urgent one; the worst first.
+
+    Of an SLO with one tenant, that one: all requests are its, and so is the incident.
+    """
+    parts: list[tuple[SloOut, str | None, Evaluation]] = [(slo, None, slo) for slo in evaluated if len(slo.groups) != 1]
     parts += [(slo, group.tenant, group) for slo in evaluated for group in slo.groups]
     burning = [
         _Burning(slo, tenant, rule)

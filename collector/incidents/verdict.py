@@ -106,16 +106,19 @@ def verdict(reader: Reader, window: Window, vantage: Sequence[str]) -> VerdictOu
 
 
 def _tell_errors(reader: Reader, window: Window, boxed: Sequence[BoxOut]) -> None:
-    """Burns without a cause of time say with which error their bad requests ended, where most did with one."""
-    burns = [one for box in boxed for one in (box, *box.inside) if one.kind == "slo_burn" and one.why is None]
+    """Burns of which most bad requests failed say with which error, in place of what the others took time for.
+
+    Where most have not ended, that says nothing.
+    """
+    burns = [one for box in boxed for one in (box, *box.inside) if one.kind == "slo_burn"]
     slos_of = {slo.name: slo for slo in reader.slos}
     for one in burns[:_MOST_TOLD]:
         of_tenant = () if one.tenant is None else (selected({"tenant": [one.tenant]}, "burn"),)
         until_ns = window.end_ns if one.until_ns is None else one.until_ns
         ended = Window(one.since_ns, until_ns, all_of(window.filter, *of_tenant))
         wrong = what_was_wrong(reader, ended, slos_of[one.slo or ""])
-        if wrong is not None and wrong.failed >= MOSTLY_FAILED:
-            one.why = wrong.text
+        if wrong and wrong.failed >= MOSTLY_FAILED and 2 * wrong.requests >= (one.bad or 0):
+            one.why, one.group = wrong.text, None
 
 
 def _since_before_burns(window: Window, told_incidents: Sequence[Incident]) -> Window:

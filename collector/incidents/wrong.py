@@ -60,6 +60,8 @@ class Wrong:
     """The bad requests of a time that have ended."""
 
     text: str
+    requests: float
+    """How many there are."""
     failed: float
     """The share that ended with an error."""
     engines: Sequence[str]
@@ -131,7 +133,9 @@ def what_was_wrong(reader: Reader, window: Window, slo: Slo) -> Wrong | None:
             sentences.append((of_missed, _missed(reader, chosen, cells, late, name, ns, of_missed)))
     text = " ".join(text for _, text in sorted(sentences, key=lambda one: -one[0]))
     is_client = "client" in slo.select["vantage"]
-    return Wrong(text, errors.total(), [name for name, of in engines.most_common() if of], is_client)
+    return Wrong(
+        text, float(weight.sum()), errors.total(), [name for name, of in engines.most_common() if of], is_client
+    )
 
 
 def _part(share: float) -> str:

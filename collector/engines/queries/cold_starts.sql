@@ -1,4 +1,4 @@
--- Cold starts that overlap the window, newest first, with the number of matching requests that waited for each.
+-- Cold starts that overlap the window, newest first, of many some of each tenant, with the number of matching requests that waited for each.
 -- no rows without: cold_starts
 SELECT
     lower(hex(cold.trace_id)) AS trace_id_hex, cold.began_ns AS began_ns, cold.duration_ns AS duration_ns, engine,
@@ -12,7 +12,7 @@ FROM
       AND start < fromUnixTimestamp64Nano({end_ns:Int64})
       AND toUnixTimestamp64Nano(start) + duration_ns >= {start_ns:Int64}
       AND $process_filter
-    ORDER BY start DESC, trace_id
+    ORDER BY row_number() OVER (PARTITION BY process_tenant ORDER BY start DESC, trace_id), start DESC, trace_id
     LIMIT {limit:UInt32}
 ) AS cold
 LEFT JOIN

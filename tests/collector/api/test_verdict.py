@@ -198,6 +198,15 @@ class TestBroken:
         assert "ended with the error queue_full" in answer["who"]
         assert answer["without"] is None
 
+    def test_the_box_of_a_burn_says_what_most_failed_with_and_not_why_the_rest_was_slow(self, rows, api):
+        failed = {"ttft": {"own_prompt": 8}, "rest": {}, "tokens": 0, "status": "error"}
+        store(rows, [*chats(20), *slow(70, failed, error_type="oom"), *slow(30)], ago=100)
+        box = next(one for one in api("verdict")["boxes"] if one["slo"] == "chat")
+        assert (box["group"], box["why"].partition(". ")[0]) == (None, "70 % ended with the error oom")
+        hang(rows, 150)
+        boxes = [one for box in api("verdict")["boxes"] for one in (box, *box["inside"])]
+        assert [one["why"] for one in boxes if one["slo"] == "chat"] == [None], "most have not ended"
+
     def test_nothing_is_said_of_a_cause_without_which_nothing_would_be_better(self, rows, api):
         never = {"ttft": {"own_prompt": 600, "stall": 900}, "rest": {"batch": 150, "alone": 50}}
         store(rows, [*chats(20), *slow(80, never)], ago=100)

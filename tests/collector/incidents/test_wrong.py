@@ -68,7 +68,7 @@ def test_a_wait_of_clients_that_gave_up_is_missed_without_a_median(why):
     ],
 )
 def test_why_no_cause_is_known(failed, is_client, is_told, is_any, text):
-    wrong = Wrong("It was so.", failed, ["unknown"], is_client)
+    wrong = Wrong("It was so.", 9, failed, ["unknown"], is_client)
     assert wrong.with_cause(None, is_told=is_told, is_any=is_any) == f"It was so. {text}".rstrip()
     assert wrong.with_cause("Cause: x.", is_told=is_told, is_any=is_any) == "It was so. Cause: x."
 
@@ -79,7 +79,7 @@ def test_what_is_unexplained_is_no_cause():
 
     more = unexplained(top("unexplained"))
     assert (more, unexplained(top("stall")), unexplained(None)) == (MOSTLY_UNEXPLAINED, None, None)
-    wrong = Wrong("It was so.", 0.0, ["unknown"], is_client=False)
+    wrong = Wrong("It was so.", 9, 0.0, ["unknown"], is_client=False)
     assert wrong.with_cause(None, is_told=True, is_any=True, more=more) == f"It was so. {CAUSE_UNKNOWN} {more}"
     (phases,) = [LevelOut(level="phases", requests=2, engines=[], reasons=[], more="Record steps.")]
     assert wrong.with_levels(None, [phases], more) == f"It was so. {CAUSE_UNKNOWN} Record steps."

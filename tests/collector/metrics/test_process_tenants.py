@@ -117,6 +117,16 @@ def test_processes_beyond_the_most_leave_each_tenant_some(rows, api):
     assert owners(answer["processes"])[298:] == ["acme", "bolt"], "in the order of all"
 
 
+def test_cold_starts_beyond_the_most_leave_each_tenant_some(rows, api):
+    for n in range(4):
+        rows.cold_start(start=T0 + n * SECOND, duration=SECOND, instance=f"i-{n}", **ACME)
+    rows.cold_start(start=T0 - SECOND, duration=SECOND, **BOLT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("collector.engines.cold_starts.MOST_COLD_STARTS", 3)
+        found = api("cold_starts", start="-3h")["cold_starts"]
+    assert owners(found) == ["acme", "acme", "bolt"]
+
+
 def test_answers_about_processes_keep_them_apart(both, api):
     caches = api("processes")["processes"]
     found = {(c["process_tenant"], c["running"], c["preemptions"]) for c in caches}
