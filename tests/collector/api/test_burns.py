@@ -251,6 +251,13 @@ class TestAPromiseToEachTenant:
         statuses = [("ok", i) for i in range(ok)] + [("error", i) for i in range(failed)]
         rows.requests([{"tenant": tenant, "status": how, "ended": NOW - (5 + i) * SECOND} for how, i in statuses])
 
+    def test_the_verdict_on_the_only_tenant_is_its_own(self, api, rows):
+        self.ended(rows, "plum", 5, 60)
+        answer = api("verdict")
+        assert (answer["state"], answer["tenant"], answer["since_ns"]) == ("broken", "plum", NOW - 64 * SECOND)
+        assert answer["sentence"].startswith("each for plum is not kept")
+        assert answer["why"].startswith("All ended with ")
+
     def test_a_burn_of_one_of_them_is_an_incident_although_all_together_are_well(self, api, rows):
         self.ended(rows, "big", 500, 3)
         self.ended(rows, "small", 0, 20)
