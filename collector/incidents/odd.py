@@ -112,7 +112,8 @@ def is_told(one: Unusual, at: Window, boxes: Sequence[BoxOut]) -> bool:
     """Whether a box tells of half of the time or more: a fault that this comes with, or one of the same process."""
 
     def tells(box: Box) -> bool:
-        same = one.process is not None and (box.service, box.instance) == one.process[:2] and box.kind != "process"
+        process = box.service, box.instance, box.process_tenant or ""
+        same = one.process is not None and process == one.process and box.kind != "process"
         if not same and box.kind not in _TOLD_BY[one.kind]:
             return False
         until_ns = at.end_ns if box.until_ns is None else box.until_ns
