@@ -124,11 +124,14 @@ def _batches(store: Asked, processes: Sequence[Process]) -> Iterator[Sequence[Pr
         counted = store.query(render("causes/stage/rows_there", {}), _parameters(some), SETTINGS)
         rows = dict(zip(*counted.result_columns, strict=True)) if counted.result_rows else {}
         batch: list[Process] = []
+        together = 0
         for process in some:
-            if batch and sum(rows.get(one.key, 0) for one in [*batch, process]) > _ROWS_TOGETHER:
+            n = rows.get(process.key, 0)
+            if batch and together + n > _ROWS_TOGETHER:
                 yield batch
-                batch = []
+                batch, together = [], 0
             batch.append(process)
+            together += n
         yield batch
 
 
