@@ -89,8 +89,9 @@ def count_by(
     place = {value: i for i, value in enumerate(sizes)}
     places = np.array([place[value] for value in population.group], int)
     by_value = {}
-    largest = sorted(sizes, key=lambda value: (-sizes[value], value))
-    for value in largest[:chosen] if isinstance(chosen, int) else [*filter(sizes.__contains__, chosen)]:
+    if isinstance(chosen, int):
+        chosen = sorted(sizes, key=lambda value: (-sizes[value], value))[:chosen]
+    for value in filter(sizes.__contains__, chosen):
         alone = replace(read.window, filter=all_of(read.window.filter, selected({column: [value]}, "group")))
         of_group = replace(read, window=alone, population=population.where(places == place[value]))
         by_value[value] = _counted(of_group, promises, summands)

@@ -33,9 +33,7 @@ from collector.incidents.incident import Incident, TopCause
 from collector.incidents.wrong import NONE_ENDED, NOT_YET, unexplained, what_was_wrong
 from collector.numbers.slos import Evaluation, SloOut
 from collector.slo.cells import Cells
-from collector.slo.judge import selected
 from collector.slo.model import Slo
-from collector.sql.fragment import all_of
 
 _AT_ALL: Final = 1
 """Levels from this one on name causes (`Level`). A client's report of a request that its server explains names none."""
@@ -237,9 +235,8 @@ def reasons(reader: Reader, window: Window, slos: Sequence[SloOut]) -> list[Reas
 
 
 def _text(reader: Reader, window: Window, one: Burning, found: _LookedAt) -> str:
-    of_tenant = () if one.tenant is None else (selected({"tenant": [one.tenant]}, "burn"),)
-    recent = Window(one.since_ns, one.until_ns, all_of(window.filter, *of_tenant))
-    wrong = what_was_wrong(reader, recent, one.slo)
+    recent = replace(window, start_ns=one.since_ns, end_ns=one.until_ns)
+    wrong = what_was_wrong(reader, recent, one.slo, one.tenant)
     if wrong is None:
         return NONE_ENDED if one.not_ended else NOT_YET
     more = unexplained(found.blamed.top if found.blamed else None)

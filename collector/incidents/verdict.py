@@ -22,7 +22,6 @@ from collector.incidents.standing import State, burn_of, slo_of, stands
 from collector.incidents.wrong import MOSTLY_FAILED, what_was_wrong
 from collector.numbers.changes import changes
 from collector.numbers.slos import SloOut, slos
-from collector.slo.judge import selected
 from collector.sql.fragment import all_of
 
 _NOTHING: Final = Hit(None, None, None)
@@ -113,10 +112,9 @@ def _tell_errors(reader: Reader, window: Window, boxed: Sequence[BoxOut]) -> Non
     burns = [one for box in boxed for one in (box, *box.inside) if one.kind == "slo_burn"]
     slos_of = {slo.name: slo for slo in reader.slos}
     for one in burns[:_MOST_TOLD]:
-        of_tenant = () if one.tenant is None else (selected({"tenant": [one.tenant]}, "burn"),)
         until_ns = window.end_ns if one.until_ns is None else one.until_ns
-        ended = Window(one.since_ns, until_ns, all_of(window.filter, *of_tenant))
-        wrong = what_was_wrong(reader, ended, slos_of[one.slo or ""])
+        ended = replace(window, start_ns=one.since_ns, end_ns=until_ns)
+        wrong = what_was_wrong(reader, ended, slos_of[one.slo or ""], one.tenant)
         if wrong and wrong.failed >= MOSTLY_FAILED and 2 * wrong.requests >= (one.bad or 0):
             one.why, one.group = wrong.text, None
 

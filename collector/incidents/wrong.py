@@ -26,7 +26,7 @@ from collector.count.reader import Reader
 from collector.incidents.incident import TopCause
 from collector.slo.cells import Cells
 from collector.slo.durations import duration_text
-from collector.slo.judge import selects
+from collector.slo.judge import selected, selects
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
 from tokentrail.shared.formatting import duration, named, percent
@@ -109,9 +109,11 @@ def unexplained(top: TopCause | None) -> str | None:
     return f"{percent(top.share)} of what they took beyond good requests is unexplained."
 
 
-def what_was_wrong(reader: Reader, window: Window, slo: Slo) -> Wrong | None:
-    """What was wrong with the bad requests that ended in the window; None without any."""
-    cells, chosen = Cells([slo]), replace(window, filter=all_of(window.filter, selects(slo, "wrong")))
+def what_was_wrong(reader: Reader, window: Window, slo: Slo, tenant: str | None = None) -> Wrong | None:
+    """What was wrong with the bad requests of an SLO, or of one of its tenants, that ended in the window; None without
+    any."""
+    of_tenant = () if tenant is None else (selected({"tenant": [tenant]}, "wrong_tenant"),)
+    cells, chosen = Cells([slo]), replace(window, filter=all_of(window.filter, selects(slo, "wrong"), *of_tenant))
     rows = reader.queries.rows("bad_kinds", {"cell": cells.cell, "filter": chosen.filter}, **chosen.bounds)
     judged = cells.judged([row["cell"] for row in rows])
     weight = np.array([row["n"] for row in rows]) * judged.outcomes(0).bad

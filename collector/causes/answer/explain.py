@@ -108,9 +108,10 @@ class _Answer:
         groups = by_group(parts, self.rows, self._beyond, what_if.without)
         replay = what_if.replays.out if isinstance(what_if.replays, Replays) else None
         is_tail, value_s = question.metric is not None, explained.as_seconds(self.tail_us)
+        judged = in_flight.judged(question.promises)
+        bad = judged.of_all_slos().in_flight_violations
         if question.slo:
-            in_flight = in_flight.where(in_flight.judged([question.slo]).outcomes(0).selected)
-        bad = in_flight.judged(question.promises).of_all_slos().in_flight_violations
+            in_flight, bad = in_flight.where(judged.selected_by_any), bad[judged.selected_by_any]
         not_ended = waiting(self.reader, self.counted.window, in_flight, bad)
         return Explanation(
             window=WindowOut.of(self.counted.window, self.counted.complete_ns),

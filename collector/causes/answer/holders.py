@@ -178,8 +178,10 @@ class Held:
 
     @cached_property
     def _by_process(self) -> dict[int, _OfProcess]:
-        processes, place = np.unique(self.rows["process"], return_inverse=True)
-        return {key: _OfProcess(self.rows, np.flatnonzero(place == i)) for i, key in enumerate(processes.tolist())}
+        order = np.argsort(self.rows["process"], kind="stable")
+        processes, begins = np.unique(self.rows["process"][order], return_index=True)
+        of_each = np.split(order, begins[1:])
+        return {key: _OfProcess(self.rows, of) for key, of in zip(processes.tolist(), of_each, strict=True)}
 
 
 class _OfProcess:
