@@ -6,11 +6,10 @@ import re
 from datetime import UTC
 from html import unescape
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from fastapi.testclient import TestClient
 
 from dashboard import address, links
 from dashboard.filters import View
@@ -29,26 +28,10 @@ OF_PAGE = {"limit", "sort", "explained"}
 @pytest.fixture(scope="module")
 def day(tmp_path_factory):
     """What the collector's API says of the synthetic day."""
-    from collector.base.status import IngestStatus  # late: the collector takes a second
-    from collector.slo.model import load_slos
-    from collector.store import Store
-    from tests.support.api import build_shared_api
-    from tests.support.day import SLOS, new_day
+    from tests.support.day_api import day_api  # late: the collector takes a second
 
-    folder = tmp_path_factory.mktemp("day") / "store"
-    lived = new_day(folder, fresh_s=86_400)
-    store = Store.open(f"chdb://{folder}")
-    app, _ = build_shared_api(store, load_slos(SLOS), IngestStatus(), lost_after_s=30.0, clock=lambda: lived.end)
-    client = TestClient(app)
-
-    def get(path: str, **params: Any) -> Any:
-        whole = {"start": lived.at(0) / SECOND, "end": lived.end / SECOND}
-        answer = client.get(f"/api/v1/{path}", params=whole | params)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    yield get
-    store.close()
+    with day_api(tmp_path_factory.mktemp("day") / "store") as (_, ask):
+        yield ask
 
 
 @pytest.fixture

@@ -3,14 +3,9 @@
 from functools import cache
 
 import pytest
-from fastapi.testclient import TestClient
 
 from collector.ask.times import parse_moment
-from collector.base.status import IngestStatus
-from collector.slo.model import load_slos
-from collector.store import Store
-from tests.support.api import build_shared_api
-from tests.support.day import SLOS, new_day
+from tests.support.day_api import day_api
 from tokentrail.shared.formatting import instant
 
 SECOND = 1_000_000_000
@@ -19,20 +14,13 @@ SECOND = 1_000_000_000
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory):
     """The day, and a function that asks the API."""
-    folder = tmp_path_factory.mktemp("day") / "store"
-    day = new_day(folder, fresh_s=86_400)
-    store = Store.open(f"chdb://{folder}")
-    app, _ = build_shared_api(store, load_slos(SLOS), IngestStatus(), lost_after_s=30.0, clock=lambda: day.end)
-    client = TestClient(app)
+    with day_api(tmp_path_factory.mktemp("day") / "store") as (day, ask):
 
-    @cache  # the whole day is asked by several tests
-    def get(path, start=day.start, end=day.end, **asked):
-        answer = client.get(f"/api/v1/{path}", params={"start": start / SECOND, "end": end / SECOND, **asked})
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        @cache  # the whole day is asked by several tests
+        def get(path, start=day.start, end=day.end, **asked):
+            return ask(path, start=start / SECOND, end=end / SECOND, **asked)
 
-    yield day, get
-    store.close()
+        yield day, get
 
 
 def time_of(text):
