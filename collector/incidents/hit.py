@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from collector.ask.times import HOUR_NS, SECOND_NS, parse_moment
+from collector.ask.times import SECOND_NS, parse_moment
 from collector.ask.window import Window
 from collector.causes.answer.answer import Explanation
 from collector.causes.answer.explain import explain
@@ -19,14 +19,13 @@ from collector.count.reader import Reader
 from collector.count.verdicts import wanted
 from collector.incidents.box import cause_of
 from collector.incidents.incident import Incident, TopCause
+from collector.incidents.top_cause import MOST_BACK_NS
 from collector.incidents.wrong import Wrong, unexplained, what_was_wrong
 from collector.slo.judge import selected
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of, any_of
 from tokentrail.shared.formatting import WAITS, named, percent
 
-MOST_BACK_NS: Final = HOUR_NS
-"""Of a burn that lasts longer, the bad requests of so long are looked at."""
 _MINUTE_NS: Final = 60 * SECOND_NS
 _BYTES: Final = 4096
 _REPLAY_S: Final = 2.0

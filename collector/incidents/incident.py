@@ -21,8 +21,8 @@ class RequestList(Answer):
 
 
 class TopCause(Answer):
-    """The cause (docs/explain.md) that took most time from the bad requests of a burn's last hour, beyond typical
-    ones."""
+    """The cause (docs/explain.md) that took most time from the bad requests of a burn, or of its last six hours,
+    beyond typical ones."""
 
     cause: str
     group: str

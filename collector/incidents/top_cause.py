@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from collector.causes.answer.request_times import Explained, Weighed, parts_of, 
 from collector.causes.answer.sentence import beyond_typical, number_of_bad
 from collector.causes.answer.served import read_processes
 from collector.causes.answer.slower import CAUSE, read_slower
-from collector.causes.answer.typical import typical_of
+from collector.causes.answer.typical import good_ones, typical_of
 from collector.causes.split.names import PARTS, load_causes
 from collector.count.evaluation import open_requests
 from collector.count.reader import Reader
@@ -33,12 +34,15 @@ from collector.incidents.incident import Incident, TopCause
 from collector.incidents.wrong import NONE_ENDED, NOT_YET, unexplained, what_was_wrong
 from collector.numbers.slos import Evaluation, SloOut
 from collector.slo.cells import Cells
+from collector.slo.judged import Judged
 from collector.slo.model import Slo
 
 _AT_ALL: Final = 1
 """Levels from this one on name causes (`Level`). A client's report of a request that its server explains names none."""
 MOST_PAST: Final = 6
-"""Burns that are over whose causes are looked for: each reads an hour."""
+"""Burns that are over whose causes are looked for: each reads its time."""
+MOST_BACK_NS: Final = 6 * HOUR_NS
+"""Of a burn that lasts longer, the requests of its last six hours are looked at: no rule's short window is longer."""
 _MINUTE_NS: Final = 60 * SECOND_NS
 _BYTES: Final = 1000
 """Of a remembered answer, about."""
@@ -79,7 +83,7 @@ class Blamed:
 def with_top_causes(reader: Reader, window: Window, incidents: Sequence[Incident]) -> list[Incident]:
     """These incidents, those of SLOs with the top cause of their requests while they lasted.
 
-    Of those that are over, the newest ones; their hour is that before their end.
+    Of those that are over, the newest ones.
     """
     slos = {slo.name: slo for slo in reader.slos}
     burns = {
@@ -151,29 +155,65 @@ class _LookedAt:
 
 
 def _looked_at(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[_LookedAt]:
-    """What took time from the bad requests of each. The store is read once for all.
+    """What took time from the bad requests of each, since it burns or in the last `MOST_BACK_NS`.
 
-    The requests are those that are explained and ended in the hour before the window's end: bad ones of these times,
-    and as typical ones the middle half of the good ones. Of very many, some are read.
+    The store is read once for all burns of about one length, so that a short one has its share of the requests that
+    are read of very many.
     """
-    if not burns:
-        return []
+    by_length: dict[int, list[int]] = {}
+    for number, one in enumerate(burns):
+        by_length.setdefault(_length_ns(window.end_ns - one.since_ns), []).append(number)
+    found: dict[int, _LookedAt] = {}
+    for length_ns, numbers in by_length.items():
+        recent = Window(max(0, window.end_ns - length_ns), window.end_ns, window.filter)
+        found |= zip(numbers, _looked_at_in(reader, recent, [burns[number] for number in numbers]), strict=True)
+    return [found[number] for number in range(len(burns))]
+
+
+def _length_ns(burns_ns: int) -> int:
+    """How long a time is read for a burn that began so long ago: 1, 2, 4 or 6 hours."""
+    length_ns = HOUR_NS
+    while length_ns < min(burns_ns, MOST_BACK_NS):
+        length_ns *= 2
+    return min(length_ns, MOST_BACK_NS)
+
+
+def _looked_at_in(reader: Reader, window: Window, burns: Sequence[Burning]) -> list[_LookedAt]:
+    """What took time from the bad requests of each that ended in this window, beyond good ones of the same, or of
+    before it.
+    """
     cells = Cells([one.slo for one in burns], tenants=[one.tenant for one in burns])
-    hour = Window(max(0, window.end_ns - HOUR_NS), window.end_ns, window.filter)
-    known = read_judged(reader, hour, cells)
+    known = read_judged(reader, window, cells)
     different, cell = np.unique(known.rows["cell"], return_inverse=True)
-    judged, is_told = cells.judged(different), known.rows["level"] >= _AT_ALL
+    judged, told = cells.judged(different), _told(known)
+    of_before: dict[int, Explained] = {}
+
+    def read(before: Window) -> Explained:
+        if before.start_ns not in of_before:
+            of_before[before.start_ns] = _told(read_judged(reader, before, cells))
+        return of_before[before.start_ns]
+
     found = []
     for number, one in enumerate(burns):
         outcomes, end_ns = judged.outcomes(number), known.rows["end_ns"]
         of_burn = outcomes.bad[cell] & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
-        bad = of_burn & is_told
-        enough = bad.any() and known.rows["weight"][bad].sum() >= one.not_ended
-        failed = round(float(known.rows["weight"][bad & outcomes.failed[cell]].sum()))
-        blamed = _cause_of(known, bad, outcomes.good[cell] & is_told, failed) if enough else None
-        blamed = blamed and _with_slower(reader, hour, blamed)
-        found.append(_LookedAt(blamed, bool(bad.any()), bool(of_burn.any())))
+        bad, failed = (_told(known.at(np.flatnonzero(of))) for of in (of_burn, of_burn & outcomes.failed[cell]))
+        blamed = None
+        if bad.n and bad.rows["weight"].sum() >= one.not_ended:
+            models, good_of = np.unique(bad.rows["model"]), partial(_good, number)
+            good, _ = good_ones(read, window, told, cells, good_of, models)
+            blamed = _cause_of(bad, good, round(float(failed.rows["weight"].sum())))
+        found.append(_LookedAt(blamed and _with_slower(reader, window, blamed), bool(bad.n), bool(of_burn.any())))
     return found
+
+
+def _told(known: Explained) -> Explained:
+    """Those of which a cause is known."""
+    return known.at(np.flatnonzero(known.rows["level"] >= _AT_ALL))
+
+
+def _good(number: int, judged: Judged) -> Bools:
+    return judged.outcomes(number).good
 
 
 def _with_slower(reader: Reader, window: Window, blamed: Blamed) -> Blamed:
@@ -250,17 +290,16 @@ def _with_not_ended(reader: Reader, window: Window, one: Burning) -> Burning:
     return replace(one, not_ended=int((bad if one.tenant is None else bad & since.having("tenant", one.tenant)).sum()))
 
 
-def _cause_of(explained: Explained, bad: Bools, good: Bools, failed: int) -> Blamed | None:
+def _cause_of(bad: Explained, good: Explained, failed: int) -> Blamed | None:
     """What took time from the bad requests beyond the middle half of the good ones; `failed` of the bad ones failed.
 
     None without good ones, or where the bad ones took no longer than these.
     """
-    typical = typical_of(explained.at(np.flatnonzero(good)))
+    typical = typical_of(good)
     if typical is None:
         return None
-    requests = explained.at(np.flatnonzero(bad))
-    victims = Weighed(requests, requests.rows["weight"])
-    beyond = Beyond.of(victims.times, typical.like(requests.rows["model"]), parts_of(None))
+    victims = Weighed(bad, bad.rows["weight"])
+    beyond = Beyond.of(victims.times, typical.like(bad.rows["model"]), parts_of(None))
     excess = (beyond.excess * victims.weight).sum(1)
     found = [(name, share) for name, share in zip(PARTS, shares(np.round(excess, 3).tolist()), strict=True) if share]
     if not found:

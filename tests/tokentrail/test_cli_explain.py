@@ -191,7 +191,7 @@ def test_without_typical_requests_the_rows_are_ordered_by_their_time():
           "groups": [group("slower by itself", ["slower"], 9.0, 1.0)]},
          "Cause: both-z1-0 is slower by itself: × 2.6 against build-771."),
         ({"models": []},
-         "sure: 195 of 195 step by step, by a law of their own time;"
+         "sure: 195 of 195 step by step, by a law of their own time or of a sister process;"
          " typical: the middle half of good requests, TTFT 80.0 ms to 100 ms"),
         ({"models": [*ANSWER["models"], ANSWER["models"][0] | {"sigma": 0.2, "r2": None, "instance": "b"}]},
          "sure: 195 of 195 step by step, by 2 laws, the worst of b (scatter 20 %);"

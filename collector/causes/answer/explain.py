@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from collector.causes.answer.culprits import OF_PROMPTS, exemplars, lost_at, of_
 from collector.causes.answer.explain_notes import compared, missing, places
 from collector.causes.answer.holders import HELD, Held, Victims, read_held
 from collector.causes.answer.replayed import Replays
-from collector.causes.answer.request_times import MOST_CHOSEN, MOST_TYPICAL, Array, Explained, Rows
+from collector.causes.answer.request_times import MOST_CHOSEN, MOST_TYPICAL, Array, Explained, Rows, read_judged
 from collector.causes.answer.sentence import sentence
 from collector.causes.answer.serving import Serving
 from collector.causes.answer.slower import read_slower
@@ -66,8 +66,8 @@ def explain(reader: Reader, window: Window, vantage: Sequence[str], question: Qu
     scale = expected / float(chosen["weight"].sum()) if every > 1 and len(chosen) else 1.0
     rows, pool, since_ns = Rows.of(chosen, known, scale), known.one_in(every_typical), population.start_ns
     if question.metric is None:
-        models = np.unique(rows.rows["model"])
-        pool, since_ns = good_ones(reader, population, pool, cells, lambda judged: judged.of_all_slos().good, models)
+        models, read = np.unique(rows.rows["model"]), partial(read_judged, reader, cells=cells)
+        pool, since_ns = good_ones(read, population, pool, cells, lambda judged: judged.of_all_slos().good, models)
     else:
         pool = pool.at(np.flatnonzero(pool.rows["ok"]))
     is_tail_alone = bool(question.metric and question.quantile) and pool.n <= rows.n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -67,7 +68,8 @@ def causes_of(reader: Reader, row: Mapping[str, Any]) -> RequestCauses:
     if not rows.n:
         return RequestCauses(level=None, causes=[], typical_ttft_s=None, typical_rest_s=None)
     if cells.judged(rows.rows["cell"]).of_all_slos().bad.any():
-        pool, _ = good_ones(reader, window, pool, cells, lambda judged: judged.of_all_slos().good, rows.rows["model"])
+        read = partial(explained.read_judged, reader, cells=cells)
+        pool, _ = good_ones(read, window, pool, cells, lambda judged: judged.of_all_slos().good, rows.rows["model"])
     else:
         pool = pool.at(np.flatnonzero(pool.rows["ok"]))
     typical = typical_of(pool)

@@ -16,9 +16,8 @@ import numpy.typing as npt
 from collector.ask.times import DAY_NS, HOUR_NS
 from collector.ask.window import Window
 from collector.causes.answer.beyond import Bools, Floats, Typical
-from collector.causes.answer.request_times import FIRST_TOKEN_KNOWN, Explained, read_judged
+from collector.causes.answer.request_times import FIRST_TOKEN_KNOWN, Explained
 from collector.causes.split.names import PARTS
-from collector.count.reader import Reader
 from collector.slo.cells import Cells
 from collector.slo.judged import Judged
 
@@ -80,9 +79,14 @@ def typical_of(pool: Explained) -> TypicalOfModels | None:
 
 
 def good_ones(
-    reader: Reader, window: Window, pool: Explained, cells: Cells, judge: Callable[[Judged], Bools], models: Models
+    read: Callable[[Window], Explained],
+    window: Window,
+    pool: Explained,
+    cells: Cells,
+    judge: Callable[[Judged], Bools],
+    models: Models,
 ) -> tuple[Explained, int]:
-    """The good requests of a pool, and since when they ended, unix ns.
+    """The good requests of a pool, and since when they ended, unix ns. `read` reads those of another window.
 
     Of these models' requests that ended before the window, those of the hour before it join them, else of the day, if
     the pool has fewer than `LEAST`.
@@ -99,7 +103,7 @@ def good_ones(
         if not few or not window.start_ns:
             break
         before = Window(max(0, window.start_ns - before_ns), window.start_ns, window.filter)
-        earlier = good(read_judged(reader, before, cells))
+        earlier = good(read(before))
         earlier = earlier.at(np.flatnonzero(np.isin(earlier.rows["model"], few)))
         if earlier.n:
             chosen, since_ns = Explained.of(np.concatenate([of_pool.rows, earlier.rows])), before.start_ns

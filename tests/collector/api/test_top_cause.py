@@ -139,10 +139,49 @@ def test_bad_requests_before_the_burn_began_and_those_of_other_classes_are_left_
     assert top["sentence"].startswith("What 60 bad requests took")
 
 
-def test_a_burn_of_days_is_judged_by_its_last_hour(rows, api):
-    store(rows, slow(STALLS, 90, ended=NOW - 3700 * SECOND))
+HOUR = 3600 * SECOND
+
+
+def burning_since(rows, hours):
+    """Good requests of a day, and bad ones of every ten minutes of the last hours, that the SLO burns."""
+    rows.requests([{"slo_class": "chat", "ended": NOW - s * 60 * SECOND} for s in range(60 * hours, 1440)])
+    rows.requests([{"slo_class": "chat", "ended": NOW - s * 600 * SECOND, "e2e": 6 * SECOND} for s in range(6 * hours)])
+
+
+@pytest.mark.parametrize(
+    ("hours", "stalls"), [(3, 70), (5, 70), (8, 0)], ids=["three hours", "five hours", "its last six of eight hours"]
+)
+def test_a_burn_of_hours_is_judged_by_all_of_them(rows, api, hours, stalls):
+    burning_since(rows, hours)
     store(rows, [*chats(30), *slow(WAITS, 30)])
-    assert top_causes(api)["chat", None]["sentence"].startswith("What 30 bad requests took")
+    store(rows, slow(STALLS, 70, ended=NOW - hours * HOUR + 300 * SECOND))
+    top = top_causes(api)["chat", None]
+    assert top["sentence"].startswith(f"What {30 + stalls} bad requests took")
+    assert top["cause"] == ("stall" if stalls else "wait_kv")
+
+
+def test_a_burn_whose_explained_requests_are_older_than_its_last_hour_has_a_cause(rows, api):
+    burning_since(rows, 5)
+    ago = NOW - 2 * HOUR
+    store(rows, [*chats(30, ended=ago), *slow(WAITS, 30, ended=ago)])
+    assert top_causes(api)["chat", None]["cause"] == "wait_kv"
+
+
+def test_one_that_is_over_is_judged_by_all_of_its_hours(rows, api):
+    burning_since(rows, 8)
+    rows.requests([{"slo_class": "chat", "ended": NOW - s * SECOND} for s in range(4 * 3600)])
+    ago = 5 * HOUR
+    store(rows, [*chats(30, ended=NOW - ago), *slow(WAITS, 30, ended=NOW - ago)])
+    store(rows, slow(STALLS, 70, ended=NOW - 7 * HOUR))
+    (over,) = (one for one in api("incidents", start="-12h")["incidents"] if one["slo"] == "chat")
+    assert (over["firing"], over["top_cause"]["cause"]) == (False, "stall")
+
+
+@pytest.mark.parametrize("hours_before", [2, 20])
+def test_where_all_are_bad_good_ones_of_before_are_typical(rows, api, hours_before):
+    store(rows, chats(30, ended=NOW - hours_before * HOUR))
+    store(rows, slow(WAITS, 30))
+    assert top_causes(api)["chat", None]["cause"] == "wait_kv"
 
 
 def test_the_time_asked_for_and_the_filters_hold(rows, api):
