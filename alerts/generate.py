@@ -11,8 +11,8 @@ from alerts.links import TO_DOCS, Links, linked
 from alerts.text import dump, fill, literal, plain, template
 from collector.slo.burn import BurnRule, burn_rules, load_windows
 from collector.slo.conditions import Condition, load_conditions
-from collector.slo.durations import duration_text, format_duration
 from collector.slo.model import Slo
+from tokentrail.shared.durations import duration_text, format_duration
 
 PER_SLO = ("slo_burn", "slo_unwatched", "slo_drift")
 """Conditions with alerts of their own for each SLO."""

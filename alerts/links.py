@@ -9,8 +9,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from collector.slo.conditions import load_conditions
-from collector.slo.durations import format_duration
 from collector.slo.severity import BurnSeverity
+from tokentrail.shared.durations import format_duration
 
 _NAME: Final = "{alert}"
 _PAGE: Final = r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[\w.~!$&()*+,;=:@%/-]*)?"

@@ -17,8 +17,8 @@ from typing import Any
 
 from alerts.engine_packs import pack_metrics, pack_rules
 from alerts.generate import rule_groups
-from collector.slo.durations import format_duration, parse_duration
 from collector.slo.model import Slo
+from tokentrail.shared.durations import format_duration, parse_duration
 
 TIMEOUT_S = 10.0
 _NO_SUCH_CALL = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)

@@ -22,8 +22,8 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from collector.slo.durations import format_duration, parse_duration
 from collector.slo.model import SloFileError, load_slos, place_of
+from tokentrail.shared.durations import format_duration, parse_duration
 from tokentrail.shared.folders import words_of
 
 _OTHER_KINDS: Final = {"AlertCondition", "AlertNotificationTarget", "AlertPolicy", "DataSource", "Service", "SLI"}

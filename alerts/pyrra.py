@@ -8,8 +8,8 @@ from typing import Any, Final
 import yaml
 
 from alerts.text import HEADER, plain
-from collector.slo.durations import format_duration
 from collector.slo.model import Slo
+from tokentrail.shared.durations import format_duration
 
 _BAD: Final = "slo:tokentrail_bad_requests:total"
 _LABELS: Final = {"app.kubernetes.io/name": "tokentrail"}

@@ -32,8 +32,8 @@ from alerts.generate import generate
 from benchmarks.alerts_real import HOUR_PER_S, normal_hour, play, real_faults
 from benchmarks.alerts_scenarios import SLOS, Scenario, scenarios
 from benchmarks.report import JsonPath, Quick, publish
-from collector.slo.durations import parse_duration
 from tokentrail.cli.processes import free_port
+from tokentrail.shared.durations import parse_duration
 
 ALERTS = Path(__file__).parents[1] / "alerts"
 TIMES = re.compile(r"(?<=\[)(\d+[smhdw])(?=\])|(?<=offset )(\d+[smhdw])")

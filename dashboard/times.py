@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
-from datetime import UTC, datetime, time, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 
-from tokentrail.shared.formatting import instant
-
-_RELATIVE = re.compile(r"-((?:\d+(?:\.\d+)?(?:d|h|ms|m|s))+)")
-_UNIX = re.compile(r"\d{1,11}(?:\.\d+)?")
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-_TYPED = re.compile(r"(?:(\d{4}-\d\d-\d\d)(?:[Tt ]|$))?(\d?\d:\d\d(?::\d\d)?)?", re.ASCII)
+from tokentrail.shared import moments
+from tokentrail.shared.moments import parse_moment
 
 
 def written(at: datetime) -> str:
@@ -20,38 +14,19 @@ def written(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def absolute(text: str, now: datetime, zone: tzinfo = UTC) -> str:
-    """A time as RFC 3339. Others than these are for the API to read or to refuse.
-
-    now, -1h30m                            relative to now
-    1763719230                             unix seconds
-    14:00, 2026-11-21 14:00, 2026-11-21    on the clock of `zone`; without a day, the newest that is not after now
-    """
-    if _UNIX.fullmatch(text):
-        return written(datetime.fromtimestamp(float(text), UTC))
-    with suppress(ValueError):  # no such day or hour
-        if text and (match := _TYPED.fullmatch(text)):
-            return written(_on_clock(match[1], match[2], now.astimezone(zone)))
-    match = _RELATIVE.fullmatch(text)
-    if text != "now" and not match:
-        return text
-    parts = re.findall(r"(\d+(?:\.\d+)?)(d|h|ms|m|s)", text)
-    ago = timedelta(seconds=sum(float(n) * _UNITS[unit] for n, unit in parts))
-    return written(now - ago)
-
-
-def _on_clock(day: str | None, clock: str | None, now: datetime) -> datetime:
-    at = time.fromisoformat((clock or "00:00").rjust(5, "0"))
-    if day is not None:
-        return datetime.combine(datetime.fromisoformat(day), at, now.tzinfo)
-    today = datetime.combine(now, at, now.tzinfo)
-    return today if today <= now else datetime.combine(now - timedelta(days=1), at, now.tzinfo)
-
-
 def span(start: str, end: str, now: datetime, zone: tzinfo) -> tuple[str, str]:
-    """Both bounds of a range by `absolute`. A time of day is the newest before the end: `23:00` to `01:00`."""
-    begin, until = absolute(start, now, zone), absolute(end, now, zone)
-    if re.fullmatch(r"[\d:]*:[\d:]*", start):
-        with suppress(ValueError):  # an end that is none
-            begin = absolute(start, min(instant(until), now), zone)
+    """Both bounds of a range as RFC 3339; what names no zone is on the clock of `zone`.
+
+    Times with a zone stay as they are, to the nanosecond, and so does what is no time: the API says what is wrong.
+    """
+    now_ns = round(now.timestamp() * 1000) * 1_000_000
+    try:
+        both = parse_moment(start, zone), parse_moment(end, zone)
+    except ValueError:
+        return start, end
+    found = (written(datetime.fromtimestamp(ns / 1e9, UTC)) for ns in moments.bounds(*both, now_ns))
+    begin, until = (
+        text if "T" in text and not moments.needs_zone(text) else at
+        for text, at in zip((start, end), found, strict=True)
+    )
     return begin, until

@@ -20,7 +20,7 @@ from collector.access.keyring import utc_now
 from collector.access.keys import Key, KeyFileError, changing, make_key, read_keys
 from collector.access.ownership import OwnershipError
 from collector.pipeline.settings import Settings, describe_problems
-from collector.slo.durations import parse_duration
+from tokentrail.shared.durations import parse_duration
 from tokentrail.shared.folders import beside, of_a_collector
 
 

@@ -11,13 +11,14 @@ from collector.api.context import Context
 from collector.api.parameters import Duration, Time, WindowQuery, with_filters
 from collector.api.problems import bad_parameter
 from collector.api.unknown import unknown_names
-from collector.ask.times import Moment, rfc3339
+from collector.ask.times import rfc3339
 from collector.ask.window import Window
 from collector.compare.compare import Comparison, compare
 from collector.compare.ran import common_time
 from collector.compare.sides import read_side
 from collector.compare.strata import read_strata
 from collector.count.reader import Reader
+from tokentrail.shared.moments import Moment
 from tokentrail.shared.parameters import MEANING
 
 

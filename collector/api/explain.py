@@ -12,7 +12,6 @@ from pydantic import Field
 from collector.api.context import Context
 from collector.api.parameters import Duration, Name, WindowQuery, find_slo
 from collector.api.problems import bad_parameter
-from collector.ask.times import parse_moment
 from collector.causes.answer.answer import Explanation
 from collector.causes.answer.explain import explain
 from collector.causes.answer.request_times import Metric
@@ -22,6 +21,7 @@ from collector.count.reader import Reader
 from collector.incidents.wrong import what_was_wrong
 from collector.slo.model import THRESHOLDS, Promise, Thresholds
 from collector.sql.fragment import Fragment, all_of, any_of, negated
+from tokentrail.shared.moments import parse_moment
 from tokentrail.shared.parameters import MEANING
 
 _MOST_SETS = 50

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, TypeVar, get_origin
 
 from fastapi import Request
@@ -20,16 +19,16 @@ from pydantic import (
 )
 
 from collector.api.problems import bad_parameter, not_found
-from collector.ask.times import Moment, parse_moment
 from collector.ask.window import LONGEST_NAME, Window
 from collector.count.hops import without_doubles
 from collector.count.reader import Reader
-from collector.slo.durations import parse_duration
 from collector.slo.judge import selected
 from collector.slo.model import Slo, label_name
 from collector.sql.fragment import all_of, negated
 from tokentrail.semconv import MOST_LABELS
-from tokentrail.shared.parameters import FILTERS, LABEL, MEANING
+from tokentrail.shared.durations import parse_duration
+from tokentrail.shared.moments import Moment, bounds, parse_moment
+from tokentrail.shared.parameters import FILTERS, LABEL, MEANING, did_you_mean
 
 MOST_POINTS: Final = 11_000
 
@@ -92,12 +91,9 @@ class TimesQuery(BaseModel):
     def bounds(self, now_ns: int) -> dict[str, int]:
         """The bounds as parameters of a query, when the clock shows `now_ns`.
 
-        A relative start counts before an end that is no relative one, or that it would not be before otherwise. Raises
-        Problem unless the window starts before it ends.
+        Raises Problem unless the window starts before it ends.
         """
-        start, end = self.start.at(now_ns), self.end.at(now_ns)
-        if self.start.relative and (start >= end or not self.end.relative):
-            start = self.start.at(end)
+        start, end = bounds(self.start, self.end, now_ns)
         if start >= end:
             raise bad_parameter("start", "must be before end; without it, the window begins 15 minutes before its end")
         return {"start_ns": start, "end_ns": end}
@@ -205,12 +201,6 @@ def find_slo(slos: Sequence[Slo], name: str) -> Slo:
             return slo
     known = ", ".join(slo.name for slo in slos) or "none: the collector was started without an SLO file"
     raise not_found(f"no SLO is named {name!r}{did_you_mean(name, [slo.name for slo in slos])}; there are: {known}")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The nearest of the known names, as the end of a sentence about an unknown one; '' for none."""
-    near = get_close_matches(name, [*known], 3, 0.5)
-    return f": did you mean {' or '.join(near)}?" if near else ""
 
 
 def must_be_few_points(window: Window, step_ns: int) -> None:

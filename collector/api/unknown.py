@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from collector.api.parameters import did_you_mean
 from collector.ask.window import Window
 from collector.count.reader import Reader
 from collector.numbers.values import DIMENSIONS, value_counts
 from collector.slo.judge import text_of
 from collector.sql.fragment import TRUE
-from tokentrail.shared.parameters import LABEL
+from tokentrail.shared.parameters import LABEL, did_you_mean
 
 _MOST: Final = 1000
 

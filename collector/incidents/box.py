@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import parse_qsl
 
-from collector.ask.times import parse_moment, rfc3339
+from collector.ask.times import rfc3339
 from collector.base.answer import Answer
 from collector.incidents.incident import Incident, TopCause
 from collector.numbers.changes import Change
 from collector.slo.counts import Number
 from collector.slo.severity import Severity
 from tokentrail.shared.formatting import clock_text, named, percent
+from tokentrail.shared.moments import parse_moment
 
 Page = Literal["now", "explore", "tail", "engines", "compare", "request", "runbook"]
 

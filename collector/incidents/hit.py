@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from collector.ask.times import SECOND_NS, parse_moment
+from collector.ask.times import SECOND_NS
 from collector.ask.window import Window
 from collector.causes.answer.answer import Explanation
 from collector.causes.answer.explain import explain
@@ -25,6 +25,7 @@ from collector.slo.judge import selected
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of, any_of
 from tokentrail.shared.formatting import WAITS, named, percent
+from tokentrail.shared.moments import parse_moment
 
 _MINUTE_NS: Final = 60 * SECOND_NS
 _BYTES: Final = 4096

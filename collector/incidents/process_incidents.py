@@ -18,7 +18,7 @@ from collector.count.in_flight import InFlight, Ints
 from collector.count.reader import Reader
 from collector.incidents.incident import Incident, RequestList, incident, request_list
 from collector.slo.conditions import Cause, load_conditions
-from collector.slo.durations import duration_text
+from tokentrail.shared.durations import duration_text
 
 _FRESH_NS: Final = 120 * SECOND_NS
 """An incident that the newest sample shows lasts for so long after it."""

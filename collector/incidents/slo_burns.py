@@ -17,9 +17,9 @@ from collector.incidents.burn_history import Burned, EndedOfBurn, History, Key, 
 from collector.incidents.incident import Incident, RequestList, incident, request_list
 from collector.slo.burn import BurnRule, Tally, burn_rules
 from collector.slo.burn_history import MINUTE_NS, Stretch, Watched, stretches
-from collector.slo.durations import duration_text
 from collector.slo.model import Slo
 from collector.slo.severity import SEVERITIES
+from tokentrail.shared.durations import duration_text
 
 MOST_TENANTS: Final = 10
 """Tenants of an SLO that have an incident: each one asks the store. The last one says how many more burn."""

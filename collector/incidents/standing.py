@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from collector.ask.times import DAY_NS, HOUR_NS, SECOND_NS, parse_moment
+from collector.ask.times import DAY_NS, HOUR_NS, SECOND_NS
 from collector.ask.window import Window
 from collector.count.evaluation import Counted
 from collector.count.over_time import spent_ns
@@ -14,11 +14,12 @@ from collector.count.reader import Reader
 from collector.incidents.incident import Incident
 from collector.numbers.slos import BurnOut, Evaluation, SloOut
 from collector.slo.conditions import load_conditions
-from collector.slo.durations import duration_text
 from collector.slo.model import Slo
 from collector.slo.severity import SEVERITIES
+from tokentrail.shared.durations import duration_text
 from tokentrail.shared.formatting import clock_text, duration, named, percent, significant
 from tokentrail.shared.formatting import count as digits
+from tokentrail.shared.moments import parse_moment
 
 State = Literal["broken", "quiet", "not_judged", "spent", "danger", "kept"]
 """In this order: the first that holds is told.

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.ask.times import HOUR_NS, SECOND_NS, parse_moment
+from collector.ask.times import HOUR_NS, SECOND_NS
 from collector.ask.window import Window
 from collector.causes.answer.answer import Culprit
 from collector.causes.answer.beyond import Beyond, Bools, shares
@@ -36,6 +36,7 @@ from collector.numbers.slos import Evaluation, SloOut
 from collector.slo.cells import Cells
 from collector.slo.judged import Judged
 from collector.slo.model import Slo
+from tokentrail.shared.moments import parse_moment
 
 _AT_ALL: Final = 1
 """Levels from this one on name causes (`Level`). A client's report of a request that its server explains names none."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from collector.ask.times import DAY_NS, parse_moment, rfc3339
+from collector.ask.times import DAY_NS, rfc3339
 from collector.ask.window import Window
 from collector.base.answer import Answer
 from collector.count.answers import WindowOut
@@ -23,6 +23,7 @@ from collector.incidents.wrong import MOSTLY_FAILED, what_was_wrong
 from collector.numbers.changes import changes
 from collector.numbers.slos import SloOut, slos
 from collector.sql.fragment import all_of
+from tokentrail.shared.moments import parse_moment
 
 _NOTHING: Final = Hit(None, None, None)
 _MOST_TOLD: Final = 5

@@ -25,10 +25,10 @@ from collector.causes.answer.served import advice
 from collector.count.reader import Reader
 from collector.incidents.incident import TopCause
 from collector.slo.cells import Cells
-from collector.slo.durations import duration_text
 from collector.slo.judge import selected, selects
 from collector.slo.model import Slo
 from collector.sql.fragment import Fragment, all_of
+from tokentrail.shared.durations import duration_text
 from tokentrail.shared.formatting import duration, named, percent
 from tokentrail.shared.parameters import Threshold
 

@@ -17,8 +17,8 @@ from collector.metrics import metrics
 from collector.metrics.filled import FilledTables
 from collector.metrics.series import SECOND_NS, Series, fits, is_other, printable
 from collector.metrics.store_counters import StoreCounters
-from collector.slo.durations import format_duration
 from collector.sql.fragment import TRUE
+from tokentrail.shared.durations import format_duration
 
 if TYPE_CHECKING:
     from collector.incidents.top_cause import Reason

@@ -18,12 +18,13 @@ from typing import Final, Literal
 from urllib.parse import urlencode
 
 from collector.ask.slices import slices
-from collector.ask.times import DAY_NS, MINUTE_NS, parse_moment, rfc3339
+from collector.ask.times import DAY_NS, MINUTE_NS, rfc3339
 from collector.ask.window import Window
 from collector.base.answer import Answer
 from collector.count.answers import WindowOut
 from collector.count.reader import Reader
 from collector.slo.counts import Number
+from tokentrail.shared.moments import parse_moment
 
 _LOOK_BACK_NS: Final = DAY_NS
 """The day before the window tells what a service had. Of what is older, one query asks."""

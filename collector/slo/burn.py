@@ -12,9 +12,9 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from collector.slo.durations import format_duration
 from collector.slo.model import DurationNs, Objective, Slo
 from collector.slo.severity import BurnSeverity
+from tokentrail.shared.durations import format_duration
 
 
 class _Rule(BaseModel):

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from collector.base.durable import write_durably
 from collector.base.watched_file import WatchedFile
-from collector.slo.durations import duration_text
 from collector.slo.model import Slo, load_slos
+from tokentrail.shared.durations import duration_text
 
 logger = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from pydantic import (
     model_validator,
 )
 
-from collector.slo.durations import parse_duration
 from tokentrail.semconv import LABEL_NAME
 from tokentrail.shared import regular_files
+from tokentrail.shared.durations import parse_duration
 from tokentrail.shared.folders import words_of
 from tokentrail.shared.parameters import LABEL, Dimension
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from collector.slo.durations import format_duration, parse_duration
 from collector.slo.model import Slo
 from collector.store.schema import TIME_COLUMNS
+from tokentrail.shared.durations import format_duration, parse_duration
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from alerts.engine_packs import packs
 from alerts.generate import generate
 from alerts.links import address, runbooks
 from alerts.loaded import LoadedRules
-from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos
 from tests.contract.commands import cli
 from tests.deploy.kubernetes import problems
+from tokentrail.shared.durations import parse_duration
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = load_slos(ROOT / "alerts" / "slos.yaml")

@@ -13,9 +13,9 @@ from collector.incidents.incident import Incident
 from collector.incidents.incidents import FINDERS
 from collector.metrics import metrics
 from collector.slo.conditions import CAUSES, Condition, load_conditions
-from collector.slo.durations import format_duration
 from collector.slo.severity import SEVERITIES
 from tests.contract.reference.data import severities
+from tokentrail.shared.durations import format_duration
 
 ROOT = Path(__file__).parents[2]
 CONDITIONS = load_conditions()

@@ -8,9 +8,9 @@ import yaml
 
 from alerts.generate import generate
 from collector.metrics import metrics
-from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos
 from tests.alerts.test_packs import alerts_of, names
+from tokentrail.shared.durations import parse_duration
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "alerts"

@@ -5,9 +5,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from collector.slo.durations import parse_duration
 from dashboard.filters import RANGES, View, offers, typed
-from dashboard.times import absolute, span
+from dashboard.times import span
+from tokentrail.shared.durations import parse_duration
 
 NOW = datetime(2026, 11, 21, 10, 0, 30, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ NOW = datetime(2026, 11, 21, 10, 0, 30, tzinfo=UTC)
     ],
 )
 def test_a_time_relative_to_now_becomes_absolute_and_what_is_no_time_stays_for_the_api_to_refuse(text, at):
-    assert absolute(text, NOW) == at
+    assert span(text, "now", NOW, UTC)[0] == span("-90d", text, NOW, UTC)[1] == at
 
 
 CET = ZoneInfo("Europe/Berlin")
@@ -43,14 +43,15 @@ CET = ZoneInfo("Europe/Berlin")
         ("2026-11-20 14:00", "2026-11-20T13:00:00Z"),
         ("2026-07-01T14:00", "2026-07-01T12:00:00Z"),
         ("2026-11-20", "2026-11-19T23:00:00Z"),
-        ("2026-11-20 14:00Z", "2026-11-20 14:00Z"),  # with a zone, the API reads it
+        ("2026-11-20 14:00Z", "2026-11-20T14:00:00Z"),
+        ("2026-11-20T14:00:00.123456789Z", "2026-11-20T14:00:00.123456789Z"),
         ("25:00", "25:00"),
         ("2026-02-30 10:00", "2026-02-30 10:00"),
         ("", ""),
     ],
 )
 def test_a_time_without_a_zone_is_on_the_clock_of_the_page(text, at):
-    assert absolute(text, NOW, CET) == at
+    assert span(text, "now", NOW, CET)[0] == at
 
 
 def test_a_range_of_two_times_of_day_may_begin_on_the_day_before():
@@ -58,8 +59,8 @@ def test_a_range_of_two_times_of_day_may_begin_on_the_day_before():
     assert span("23:00", "01:00", NOW, CET) == ("2026-11-20T22:00:00Z", "2026-11-21T00:00:00Z")
     assert span("10:00", "14:00", NOW, CET) == ("2026-11-20T09:00:00Z", "2026-11-20T13:00:00Z")
     assert span("10:00", "now", NOW, CET) == ("2026-11-21T09:00:00Z", "2026-11-21T10:00:30Z")
-    assert span("-2h", "10:00", NOW, CET) == ("2026-11-21T08:00:30Z", "2026-11-21T09:00:00Z")
-    assert span("10:00", "noon", NOW, CET) == ("2026-11-21T09:00:00Z", "noon")
+    assert span("-2h", "10:00", NOW, CET) == ("2026-11-21T07:00:00Z", "2026-11-21T09:00:00Z")  # as the API has it
+    assert span("10:00", "noon", NOW, CET) == ("10:00", "noon")
 
 
 def test_a_link_holds_the_minutes_that_are_seen_and_the_filters():

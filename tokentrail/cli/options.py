@@ -12,20 +12,17 @@ from typing import Annotated, Any, Final
 import typer
 
 from tokentrail.cli.questions import given, named_values
+from tokentrail.shared.moments import needs_zone
 from tokentrail.shared.parameters import FILTERS, MEANING, Cause, Latency, Status, Threshold, Verdict
 
 TZ: Final = "TOKENTRAIL_TZ"
 API_URL: Final = "http://127.0.0.1:8080"
-_LOCAL: Final = re.compile(
-    r"(?:\d{4}-\d\d-\d\d|\d\d? [A-Z][a-z][a-z](?: \d{4})?)?(?:(?:[Tt ]|^)\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?", re.ASCII
-)
-"""A date or a time of day without a zone."""
 
 
 def in_zone(text: str) -> str:
     """A time that an option gives, in the zone of `--tz` if it names none of its own. The collector reads UTC else."""
     zone = os.environ.get(TZ)
-    return f"{text} {zone}" if zone and text and _LOCAL.fullmatch(text) else text
+    return f"{text} {zone}" if zone and needs_zone(text) else text
 
 
 def seen(dimension: str) -> Callable[[typer.Context, str], list[str]]:

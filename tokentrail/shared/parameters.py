@@ -6,7 +6,8 @@ A filter narrows a question to some requests. It is a dimension with a value (`m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Final, Literal
 
 Dimension = Literal["model", "tenant", "variant", "engine", "slo_class", "vantage"]
@@ -87,3 +88,9 @@ def share_of(value: Any) -> Any:
     except ValueError:
         raise ValueError(f"{value!r} is not a share: write 0.1% or 0.001") from None
     return number / 100 if text.endswith("%") else number
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, as the end of a sentence about an unknown one; '' for none."""
+    near = get_close_matches(name, [*known], 3, 0.5)
+    return f": did you mean {' or '.join(near)}?" if near else ""

@@ -4,9 +4,9 @@ from functools import cache
 
 import pytest
 
-from collector.ask.times import parse_moment
 from tests.support.day_api import day_api
 from tokentrail.shared.formatting import instant
+from tokentrail.shared.moments import parse_moment
 
 SECOND = 1_000_000_000
 

@@ -8,9 +8,9 @@ import yaml
 
 from collector.app.service import build_api
 from collector.count.summing import _places_of
-from collector.slo.durations import parse_duration
 from collector.slo.model import load_slos
 from tests.collector.rows import NOW, SECOND
+from tokentrail.shared.durations import parse_duration
 
 MS = 1_000_000
 CLASSES = ("chat", "", "batch")

@@ -6,9 +6,9 @@ import pytest
 
 from collector.metrics import store_counters
 from collector.metrics.early import KEEP_NS, EarlyRequests
-from collector.slo.durations import format_duration
 from tests.collector.metrics.scraped import CHAT, slo
 from tests.collector.rows import NOW, SECOND
+from tokentrail.shared.durations import format_duration
 
 
 def test_slo_counters_start_at_zero_and_grow_by_what_arrives(scrape, arrive, clock):

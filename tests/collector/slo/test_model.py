@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.slo.durations import duration_text, format_duration, parse_duration
 from collector.slo.model import SloFileError, load_slos
+from tokentrail.shared.durations import duration_text, format_duration, parse_duration
 
 SHIPPED = Path(__file__).parents[3] / "alerts" / "slos.yaml"
 SECOND = 1_000_000_000

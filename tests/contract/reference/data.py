@@ -13,10 +13,10 @@ from collector.causes.split.names import load_causes
 from collector.engines.abilities import known
 from collector.slo.burn import load_windows
 from collector.slo.conditions import load_conditions
-from collector.slo.durations import format_duration
 from collector.slo.severity import SEVERITIES
 from tests.contract.reference.text import table
 from tests.contract.rooms import ROOMS, said
+from tokentrail.shared.durations import format_duration
 
 _RESULTS: Final = Path(__file__).parents[3] / "benchmarks" / "results"
 FAULTS: Final = _RESULTS / "explain.json"
