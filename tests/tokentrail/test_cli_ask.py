@@ -35,7 +35,7 @@ SHOWN = sorted(
     - {
         ("request",),
         ("backup",),
-        ("explain", "[ID]"),
+        ("explain", "[ID|QUERY]"),
         ("slos", "[init]"),
     }  # names of commands, which need an argument, or show one
     - {("tail", "-f")}  # test_tail_prints_the_newest_last_and_follows
@@ -99,8 +99,9 @@ def test_the_status_says_how_it_stands_and_what_to_type_next(collector, api):
     assert ["chat", "90", "%", "66.66", "%", "3", "1", "−233", "%"] in [
         text.split()[:9] for text in told.stdout.splitlines()
     ]
-    assert following.startswith("next: tokentrail requests --start ")
-    assert following.endswith(" --slo chat --verdict bad")
+    assert following.startswith("next: tokentrail requests '20")
+    assert following.endswith("Z slo:chat verdict:bad'")
+    assert len(run(*shlex.split(following)[2:], *api).stdout.splitlines()) == 1 + 1, "the command lists what is bad"
     as_json = run("status", *api, "--json")
     assert (as_json.exit_code, json.loads(as_json.stdout)["state"]) == (3, "spent")
     quiet = run("status", *api, "--start=-2h", "--end=-1h")
@@ -130,6 +131,23 @@ def test_slos_and_incidents_are_listed(collector, api):
 def test_an_empty_filter_is_refused_by_the_collector(api):
     refused = run("requests", "--status", "", *api)
     assert (refused.exit_code, "status" in refused.stderr) == (2, True)
+
+
+def test_a_line_says_what_options_say(api):
+    def listed(*arguments):
+        return re.findall(r"chatcmpl-(\w+)", run("requests", *arguments, *api, "--json").stdout)
+
+    assert listed("-model:first ttft>50ms -1h label.app:s slo:chat") == ["second"]
+    assert listed("-1h", "--model=first") == listed("-model:second -model:broken -1h") == ["first"]
+    assert listed("model:first", "--model", "second") == ["second", "first"], "beside the options"
+    assert listed("ttft>200ms") == []
+    assert listed("-2h/-1h") == []
+    told = json.loads(run("explain", "model:first -1h metric:ttft", *api, "--json").stdout)
+    assert told["selected"]["requests"] == 1
+    assert "is an option of this call" in run("requests", "slo:chat", "--slo", "none", *api).stderr
+    nobody = run("explain", "verdict:bad", *api)
+    assert (nobody.exit_code, "'verdict:bad': this question takes no verdict" in nobody.stderr) == (2, True)
+    assert run("check", "-1h", "--slo", "chat", *api).exit_code == 64, "a gate has its times in options"
 
 
 def test_requests_are_listed_filtered_and_sorted(api):

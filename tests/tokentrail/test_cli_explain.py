@@ -106,11 +106,11 @@ def test_the_text_for_a_night():
     printed = text(show, ANSWER, {}).splitlines()
     assert printed[:-2] == lines(ANSWER)
     assert printed[-2].endswith(f"explain {TRACE}")
-    when = "--start 2026-11-20T14:00:00Z --end 2026-11-20T15:00:00Z"
-    assert printed[-1].endswith(f" requests {when} --slo chat --verdict bad")
+    when = "2026-11-20T14:00:00Z/2026-11-20T15:00:00Z"
+    assert printed[-1].endswith(f" requests '{when} slo:chat verdict:bad'")
     of = {"model": ["a", "b c"], "label.region": ["eu"]}
     slowest = text(show, ANSWER | {"slo": None, "metric": "ttft", "quantile": 0.99}, of).splitlines()[-1]
-    assert slowest.endswith(f" requests {when} --model a --model 'b c' --sort ttft --label region=eu")
+    assert slowest.endswith(f" requests 'model:a model:\"b c\" label.region:eu {when} sort:ttft'")
 
 
 def changed(**fields):

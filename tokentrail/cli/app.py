@@ -18,7 +18,7 @@ import typer
 from tokentrail.cli import asking, keeping, parts, waiting, watching
 from tokentrail.cli.keeping import data_folder
 from tokentrail.cli.options import API_URL, TZ, ApiUrl
-from tokentrail.cli.output import HELP, WrongUse, console, fail
+from tokentrail.cli.output import HELP, TakesLine, WrongUse, console, fail
 from tokentrail.cli.processes import PORTS, ProcessFailed, terminated
 from tokentrail.cli.proxy import proxy
 from tokentrail.version import told as version_told
@@ -280,6 +280,6 @@ for command in (
     keeping.check_store,
     keeping.restore,
 ):
-    app.command()(command)
+    app.command(cls=TakesLine)(command)
 app.command(cls=WrongUse)(asking.check)
 app.add_typer(keeping.dead_letters, name="dead-letters")

@@ -143,7 +143,11 @@ def request(
 def explain(
     *,
     wanted: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="One request, by the ids that tokentrail request takes.")
+        str | None,
+        typer.Argument(
+            metavar="[ID|QUERY]",
+            help="One request, by the ids that tokentrail request takes; or options and filters: 'tenant:globex -1h'.",
+        ),
     ] = None,
     api: ApiUrl = API_URL,
     start: Start = "-15m",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
+from typer.models import ArgumentInfo
 
 from tokentrail.cli.questions import given, named_values
+from tokentrail.shared import query
 from tokentrail.shared.moments import needs_zone
 from tokentrail.shared.parameters import FILTERS, MEANING, Cause, Latency, Status, Threshold, Verdict
 
@@ -80,27 +82,67 @@ def _filters() -> Iterator[tuple[str, Any]]:
     yield "without_these", Annotated[list[str] | None, of_others]
 
 
+_Line = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[QUERY]",
+        help="The options and filters in one line: 'tenant:globex -model:llama ttft>2s 14:00-15:00 slo:chat'.",
+    ),
+]
+
+
 def filtered(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each filter. What was given is its argument `filters`: parameters of the API."""
+    """The command with an option for each filter, and an argument that is a line of filters and of its options.
+
+    Its own argument `wanted` may be a line too; with another argument it takes none. All filters that were given are
+    its argument `filters`: parameters of the API.
+    """
     signature = inspect.signature(command, eval_str=True)
-    added = dict(_filters())
     own = [one for one in signature.parameters.values() if one.name != "filters"]
+    has_argument = any(isinstance(part, ArgumentInfo) for one in own for part in get_args(one.annotation))
+    line = {} if has_argument else {"query": _Line}
+    added = dict(_filters())
 
     @wraps(command)
-    def called(**options: Any) -> None:
+    def called(context: typer.Context, **options: Any) -> None:
         chosen = {name: options.pop(name) for name in added}
         refused = named_values("not", chosen.pop("without_these") or [], "model=llama")
-        command(**options, filters=given(**chosen) | refused)
+        filters = given(**chosen) | refused
+        if text := options.pop("query", None):
+            _read(text, options, filters, context)
+        elif (text := options.get("wanted")) and not query.is_id(text):
+            _read(text, options, filters, context)
+            options["wanted"] = None
+        command(**options, filters=filters)
 
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in added.items()
-    ]
-    ordered = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    def parameters(kinds: Mapping[str, Any]) -> list[inspect.Parameter]:
+        return [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in kinds.items()
+        ]
+
+    ordered = [*parameters(line), *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
     last = next((i for i, one in enumerate(ordered) if one.name in ("as_json", "junit")), len(ordered))
-    called.__signature__ = signature.replace(parameters=[*ordered[:last], *options, *ordered[last:]])  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in [*ordered, *options]}
+    ordered[last:last] = parameters(added)
+    ordered += [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    called.__signature__ = signature.replace(parameters=ordered)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in ordered}
     return called
+
+
+def _read(text: str, options: dict[str, Any], filters: dict[str, Any], context: typer.Context) -> None:
+    """Put what a line says to the options and filters of a command. Raises typer.BadParameter."""
+    try:
+        read = query.parse(text, options)
+    except query.WrongWord as error:
+        raise typer.BadParameter(str(error)) from None
+    for name, value in read.items():
+        if name not in options:
+            filters[name] = [*filters.get(name, []), *value]
+        elif getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE":
+            raise typer.BadParameter(f"--{name.replace('_', '-')} is an option of this call, and {text!r} has it too")
+        else:
+            options[name] = in_zone(value) if name in ("start", "end") else value
 
 
 def _one(parameter: str, *, of: str = "") -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -23,9 +24,21 @@ USAGE: Final = 64
 
 
 _OF_TYPER: Final = 2
+_LINE: Final = re.compile(r"-[^-].*[:<> ]")
+_SINCE: Final = re.compile(r"-\d")
 
 
-class WrongUse(TyperCommand):
+class TakesLine(TyperCommand):
+    """A command whose argument may begin with a dash: `'-tenant:acme slo:chat'` and `-1h` are no options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What is left of the arguments. Raises typer's error of an option that is wrong."""
+        pairs = [] if "--" in args else zip(args, ["", *args], strict=False)
+        lines = [arg for arg, before in pairs if _LINE.match(arg) or (_SINCE.match(arg) and before[:1] != "-")]
+        return super().parse_args(ctx, [*(arg for arg in args if arg not in lines), *(["--", *lines] if lines else [])])
+
+
+class WrongUse(TakesLine):
     """A command whose wrong options end it with `USAGE`."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tokentrail.cli.output import cells, own_name, print_line, short
+from tokentrail.shared import query
 from tokentrail.shared.formatting import UNDEFINED, clock, count, duration, of_tenant, one_line, percent, significant
-from tokentrail.shared.parameters import FILTERS
 
 EXIT: Final = {"kept": 0, "broken": 3, "spent": 3, "danger": 3, "quiet": 4, "not_judged": 4}
 NOT_IN_USE: Final = "The newest SLO file is not in use"
@@ -20,11 +20,8 @@ _STYLES: Final = {"kept": "green", "broken": "bold red", "spent": "red", "danger
 _SEVERITIES: Final = {"page": "bold red", "ticket": "yellow", "info": "cyan"}
 _MOST_BOXES: Final = 10
 _MOST_TENANTS: Final = 5
-_OPTIONS: Final = (
-    *("start", "end", *FILTERS),
-    *("status", "slo", "verdict", "sort", "cause", "metric", "at_least", "at_most"),
-)
-"""Parameters of `/requests` that `tokentrail requests` has options for."""
+_OPTIONS: Final = ("start", "end", "status", "slo", "verdict", "sort", "cause", "metric", "at_least", "at_most")
+"""Parameters of `/requests`, beside filters, that `tokentrail requests` has options for."""
 _IMPLIED: Final = ("process_tenant", "cause_start", "cause_end")
 """These narrow a list that service, instance, cause and times give already, in all but rare cases."""
 
@@ -80,16 +77,12 @@ def _next(verdict: Mapping[str, Any]) -> str:
 
 def command(params: Mapping[str, Any]) -> str:
     """`tokentrail requests` with the parameters of a list, to be pasted into a shell."""
-    labels = {name: f"{name.removeprefix('label.')}=" for name in params if name.startswith("label.")}
-    if {*params} - {*_OPTIONS, *_IMPLIED, *labels}:
+    try:
+        line = query.written({name: value for name, value in params.items() if name not in _IMPLIED})
+        query.parse(line, _OPTIONS)
+    except query.WrongWord:
         return f"{own_name()} incidents --json"
-    words = [own_name(), "requests"]
-    for name in (*_OPTIONS, *labels):
-        values = params.get(name, ())
-        for value in [values] if isinstance(values, str) else values:
-            option = "--label" if name in labels else f"--{name.replace('_', '-')}"
-            words += [option, shlex.quote(one_line(labels.get(name, "") + value))]
-    return " ".join(words)
+    return f"{own_name()} requests {shlex.quote(line)}"
 
 
 def slos(answers: Sequence[Mapping[str, Any]]) -> Table:

@@ -246,4 +246,7 @@ def _window_words(window: Mapping[str, str]) -> list[str]:
 
 
 def _quoted(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False) if not value or re.search(r'[\s"]', value) else value
+    """A value as a word has it. It can be printed: what cannot is escaped as in JSON."""
+    if value and value.isprintable() and not re.search(r'[\s"]', value):
+        return value
+    return json.dumps(value, ensure_ascii=not value.isprintable())
