@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from tokentrail.cli.options import TZ
 from tokentrail.mcp.bounds import bounded
 from tokentrail.mcp.tools import Tools
+from tokentrail.shared import query
 from tokentrail.shared.hosts import AllowedHosts, App, Receive, Scope, Send, allowed_names
 from tokentrail.shared.http_protocol import BODY_TIMEOUT_S, HttpProtocol
 from tokentrail.shared.parameters import FILTERS
@@ -30,6 +32,7 @@ _INSTRUCTIONS: Final = (
     "an alert, with its time as `end`. Answers have `next`: calls of other tools that lead on to the cause. `explain` "
     "says why requests are slow, `differences` who is hit, `requests` and `request` show single ones, "
     "`compare` and `check` judge a change, `timeouts` says how long to wait. "
+    "`query` says arguments in one line: tenant:globex -model:llama ttft>2s 14:00-15:00 slo:chat. "
     "All tools only read. Durations are seconds, times UTC, shares 0 to 1; what "
     f"is null or absent is not known, never 0. {DATA}"
 )
@@ -45,15 +48,18 @@ class _Server(MCPServer):
     async def list_tools(self) -> list[Tool]:
         """The tools, their schemas without what a model does not need: each token of them stands in every question."""
         tools = await super().list_tools()
-        return [tool.model_copy(update={"input_schema": _short(tool.input_schema)}) for tool in tools]
+        return [tool.model_copy(update={"input_schema": _with_query(_short(tool.input_schema))}) for tool in tools]
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """Call a tool. Raises ToolError."""
         found = [tool for tool in await super().list_tools() if tool.name == name]
         takes = found[0].input_schema["properties"] if found else None
         arguments = _without_null(arguments)
+        if takes is not None and "filters" in takes and "query" in arguments:
+            arguments = _read(arguments, takes)
         if takes is not None and (unknown := sorted(arguments.keys() - takes.keys())):
-            told = f"{name} takes no {', '.join(unknown)}, but {', '.join(takes)}"
+            known = [*takes, *(("query",) if "filters" in takes else ())]
+            told = f"{name} takes no {', '.join(unknown)}, but {', '.join(known)}"
             inner = [one for one in unknown if one in FILTERS and "filters" in takes]
             told += f"; write {', '.join(f'filters.{one}' for one in inner)}" if inner else ""
             raise ToolError(bounded(told))
@@ -65,6 +71,29 @@ class _Server(MCPServer):
             if isinstance(error.__cause__, ToolError):  # without the words that the package puts before it
                 raise error.__cause__ from None
             raise
+
+
+def _with_query(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a tool; one that takes filters takes a line too."""
+    if "filters" not in schema["properties"]:
+        return schema
+    return schema | {"properties": schema["properties"] | {"query": {"type": "string"}}}
+
+
+def _read(arguments: dict[str, Any], takes: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with what `query` says in place of it. Raises ToolError."""
+    line, given = str(arguments["query"]), {name: value for name, value in arguments.items() if name != "query"}
+    try:
+        read = query.parse(line, takes)
+    except query.WrongWord as error:
+        raise ToolError(bounded(str(error))) from None
+    if twice := [name for name in read if name in given]:
+        raise ToolError(f"{twice[0]} is an argument of this call, and query has it too")
+    filters = {name: value for name, value in read.items() if name not in takes}
+    rest = {name: value for name, value in read.items() if name in takes}
+    if filters and "filters" in given:
+        raise ToolError("filters is an argument of this call, and query has some too")
+    return given | rest | ({"filters": filters} if filters else {})
 
 
 def _without_null(value: Any) -> Any:

@@ -168,6 +168,7 @@ def test_ten_tools_that_only_read_say_that_names_are_data(served):
     filters = {tool.name: tool.input_schema["properties"]["filters"] for tool in listed if tool.name != "request"}
     (told,) = {one["description"] for one in filters.values()}
     assert told == f"{', '.join(FILTERS)}, label.NAME; not.model: others"
+    assert {tool.name for tool in listed if "query" in tool.input_schema["properties"]} == {*CALLS} - {"request"}
 
 
 SEEN = {
@@ -349,11 +350,17 @@ def test_sums_are_of_the_tenant_alone(answer):
         ("requests", {"filters": {"colour": ["red"]}}, "there is no colour; there are model, tenant"),
         ("request", {"trace_id": "nobody\x1b[2J"}, r"has the id nobody\x1b[2J, and no trace id begins with it"),
         ("requests", {"verdict": "poor"}, "verdict: input should be 'good', 'bad', "),
-        ("status", {"since": "-1h"}, "status takes no since, but start, end, filters"),
-        ("status", {"tenant": "acme"}, "start, end, filters; write filters.tenant"),
+        ("status", {"since": "-1h"}, "status takes no since, but start, end, filters, query"),
+        ("status", {"tenant": "acme"}, "start, end, filters, query; write filters.tenant"),
         ("status", {"end": []}, "end: write a text"),
         ("status", {"filters": {"label": {"region": "eu"}}}, "there is no label; there are model, "),
         ("status", {"filters": "acme"}, "filters: write an object"),
+        ("status", {"query": "tenat:acme"}, "'tenat:acme': there is no tenat: did you mean tenant"),
+        ("status", {"query": "slo:chat"}, "'slo:chat': this question takes no slo, but filters, start, end"),
+        ("requests", {"query": "slo:chat", "slo": "chat"}, "slo is an argument of this call, and query has it too"),
+        ("requests", {"query": "tenant:a", "filters": {}}, "filters is an argument of this call"),
+        ("requests", {"query": "yesterday"}, "'yesterday': no word of a query"),
+        ("request", {"trace_id": "a", "query": "tenant:a"}, "request takes no query, but trace_id"),
         ("check", {}, "slo is missing"),
         ("compare", {"a": {}}, """say how the sides differ: a={"variant": ["old"]}"""),
     ],
@@ -364,6 +371,15 @@ def test_what_is_wrong_is_told_in_the_collectors_words(answer, tool, arguments, 
     assert told in text(refused)
     assert "same version" not in text(refused)
     assert "Error executing" not in text(refused)
+
+
+def test_a_line_says_what_arguments_say(answer):
+    by_arguments = {"start": "-1h", "slo": "chat", "filters": {"not.model": ["nobody"], "tenant": "acme"}, "limit": 3}
+    by_line = answer("requests", {"query": "-1h slo:chat -model:nobody tenant:acme", "limit": 3})
+    assert json.loads(text(by_line))["total"] == json.loads(text(answer("requests", by_arguments)))["total"] > 0
+    slow = {"metric": "ttft", "at_least": "200ms", "end": "now"}
+    both = [json.loads(text(answer("differences", one))) for one in (slow, {"query": "ttft>200ms end:now"})]
+    assert len({(one["selected"], one["others"]) for one in both}) == 1
 
 
 @pytest.mark.parametrize(
