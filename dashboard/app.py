@@ -10,11 +10,12 @@ from starlette.middleware import Middleware
 from streamlit.starlette import App
 
 from dashboard import login
+from dashboard.linked import LinkedLines
 from tokentrail.shared.hosts import AllowedHosts, allowed_names
 
 _login = login.from_environment()
 app = App(
     Path(__file__).with_name("pages.py"),
     secrets=_login.secrets if _login else None,
-    middleware=[Middleware(AllowedHosts, names=allowed_names())],
+    middleware=[Middleware(AllowedHosts, names=allowed_names()), Middleware(LinkedLines)],
 )

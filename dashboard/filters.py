@@ -1,8 +1,7 @@
-"""The header of all pages: SLO, time range, filters, id, refresh. All of it is in the URL."""
+"""The header of all pages: SLO, time range, filters, refresh. All of it is in the URL."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from streamlit.errors import StreamlitAPIException
 
 from dashboard import address, times
 from dashboard.api import ask, fetch_seldom
+from tokentrail.shared import query
 from tokentrail.shared.connection import OTHER_FORM
 from tokentrail.shared.formatting import count, instant, plain
 from tokentrail.shared.parameters import FILTERS as DIMENSIONS
@@ -26,9 +26,6 @@ CUSTOM = "custom"
 LABELS: tuple[str, ...] = tuple(DIMENSIONS)
 FILTERS = (*LABELS, *(f"{NOT}{label}" for label in LABELS))
 BUCKETS = 90
-_CHOSEN_LABEL = r"label\.[A-Za-z][A-Za-z0-9_.-]*"
-"""A label that the senders of requests chose: docs/collector.md."""
-_TYPED = re.compile(rf"\s*(not[ .])?\s*({'|'.join(LABELS)}|{_CHOSEN_LABEL})\s*(!?)[=:]\s*(.*\S)\s*")
 _CHOSEN = "filters"
 
 Pairs = tuple[tuple[str, str], ...]
@@ -118,7 +115,7 @@ def header(page: str) -> View:
         label_visibility="collapsed",
         width=110,
     )
-    start, end = (f"-{RANGES[chosen]}s", "now") if chosen in RANGES else _custom()
+    start, end = (f"-{chosen}", "now") if chosen in RANGES else _custom()
     with st.container(horizontal=True, gap=None, width="content", key="moves"):
         for key, icon, help_text, by in _MOVES:
             st.button("", icon=icon, key=key, help=help_text, type="tertiary", on_click=_move, args=(start, end, by))
@@ -134,15 +131,6 @@ def header(page: str) -> View:
             on_click=drop,
             args=(name, value),
         )
-    st.text_input(
-        "Go to id",
-        key="go",
-        placeholder="go to id…",
-        label_visibility="collapsed",
-        width=150,
-        on_change=_go,
-        help="A trace id, its first eight digits or more, or a request id as the client saw it",
-    )
     live = end == "now"
     held = address.held()
     refreshes = live and st.toggle("Refresh", value=True, key="refresh", bind="query-params", width="content")
@@ -179,8 +167,17 @@ def _move(start: str, end: str, by: tuple[float, float]) -> None:
 
 def set_range(begin: datetime, until: datetime) -> None:
     """Show the time from `begin` to `until`. For callbacks: before the header is drawn."""
+    set_times(times.written(begin), times.written(until))
+
+
+def set_times(start: str, end: str) -> None:
+    """Show a range by its texts, as people type them. For callbacks: before the header is drawn."""
+    if end == "now" and start.removeprefix("-") in RANGES:
+        st.session_state["range"] = start.removeprefix("-")
+        address.let_go()
+        return
     st.session_state["range"] = CUSTOM
-    bounds = {"start": times.written(begin), "end": times.written(until)}
+    bounds = {"start": start, "end": end}
     st.session_state.update(bounds)
     with suppress(StreamlitAPIException):  # boxes that are there write their values into the URL, and new ones do not
         address.put(**bounds)
@@ -243,16 +240,11 @@ def offered_slos() -> tuple[list[str], bool]:
         return [], False
 
 
-def is_filter(dimension: str) -> bool:
-    """Every page can filter by the label, and it is none of `LABELS`."""
-    return re.fullmatch(_CHOSEN_LABEL, dimension) is not None
-
-
 def offers(labels: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, str]]:
     """Texts of filters to offer, the commonest values of each label first: `model: llama-70b (1 204)`."""
     return {
         f"{label}: {one['value']} ({count(one['requests'])})": (label, one["value"])
-        for label in (*LABELS, *filter(is_filter, labels))
+        for label in (*LABELS, *filter(lambda label: label not in LABELS and query.is_filter(label), labels))
         for one in labels.get(label, [])
         if one["value"]
     }
@@ -279,7 +271,7 @@ def _offer(known: Mapping[str, tuple[str, str]]) -> None:
         width=150,
         on_change=_added,
         args=(known,),
-        help="Choose a value, or type one: `tenant: acme`, `not model: llama`",
+        help="Choose a value, or type one: `tenant:acme`, `-model:llama`",
     )
 
 
@@ -288,31 +280,29 @@ def _added(known: Mapping[str, tuple[str, str]]) -> None:
     st.session_state["add"] = None
     if not text:
         return
-    pair = known.get(text) or typed(text)
-    if pair is None:
-        st.toast(plain(f"{text!r} is no filter. Write a label and a value, such as tenant: acme."))
-    else:
-        add(*pair)
-
-
-def typed(text: str) -> tuple[str, str] | None:
-    """A filter that was typed in: `tenant: acme`, `not tenant: acme`, `tenant != acme`. None: it is none."""
-    match = _TYPED.fullmatch(text)
-    if match is None:
-        return None
-    return (NOT if match[1] or match[3] else "") + match[2], match[4]
+    if text in known:
+        add(*known[text])
+        return
+    try:
+        chosen = query.parse(text, ())
+    except query.WrongWord as error:
+        st.toast(plain(str(error)))
+        return
+    for name, values in chosen.items():
+        for value in values:
+            add(name, value)
 
 
 def add(name: str, value: str) -> None:
     """Add a filter, and take out its opposite: `add("not.model", "llama")`."""
     opposite = name.removeprefix(NOT) if name.startswith(NOT) else f"{NOT}{name}"
     kept = [pair for pair in _in_url() if pair not in ((name, value), (opposite, value))]
-    _write([*kept, (name, value)])
+    write([*kept, (name, value)])
 
 
 def drop(name: str, value: str) -> None:
     """Remove a filter."""
-    _write([pair for pair in _in_url() if pair != (name, value)])
+    write([pair for pair in _in_url() if pair != (name, value)])
 
 
 def _in_url() -> list[tuple[str, str]]:
@@ -325,10 +315,11 @@ def of_request(trace_id: str, span_id: str) -> list[tuple[str, str]]:
 
 
 def _names(given: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys([*FILTERS, *(name for name in given if is_filter(name.removeprefix(NOT)))]))
+    return list(dict.fromkeys([*FILTERS, *(name for name in given if query.is_filter(name.removeprefix(NOT)))]))
 
 
-def _write(pairs: Sequence[tuple[str, str]]) -> None:
+def write(pairs: Sequence[tuple[str, str]]) -> None:
+    """Have these filters and no others."""
     for name in _names([*st.query_params, *(name for name, _ in pairs)]):
         values = [value for key, value in pairs if key == name]
         if values != st.query_params.get_all(name):
@@ -341,18 +332,7 @@ def _kept(page: str) -> Pairs:
     before, st.session_state["page"] = st.session_state.get("page", page), page
     chosen = _in_url()
     if before != page and not chosen:
-        _write(st.session_state.get(_CHOSEN, ()))
+        write(st.session_state.get(_CHOSEN, ()))
         chosen = _in_url()
     st.session_state[_CHOSEN] = tuple(chosen)
     return tuple(chosen)
-
-
-def _go() -> None:
-    st.session_state["wanted"] = st.session_state["go"].strip()
-    st.session_state["go"] = ""
-
-
-def wanted() -> str | None:
-    """The id that was typed into the header in this run."""
-    typed_id: str | None = st.session_state.pop("wanted", None)
-    return typed_id or None

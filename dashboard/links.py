@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Literal
 
 import streamlit as st
@@ -12,8 +13,10 @@ import streamlit as st
 from dashboard import address, filters
 from dashboard.filters import CUSTOM, View
 from dashboard.transform import Json
+from tokentrail.shared import query
+from tokentrail.shared.durations import parse_duration
 from tokentrail.shared.formatting import instant, one_line
-from tokentrail.shared.parameters import FILTERS, NOT
+from tokentrail.shared.parameters import NOT
 
 _LONGEST = 160
 
@@ -31,20 +34,25 @@ def anchor(title: str, href: str, *, outside: bool = False) -> str:
 
 
 Page = Literal["now", "explore", "tail", "engines", "compare", "request"]
-_BOUNDS = ("at_least", "at_most")
+_BOUNDS = {"at_least": "lo", "at_most": "hi"}
+BOUNDED = ("metric", *_BOUNDS)
+"""A part of the map: which latency, and its bounds."""
+OF_EXPLORE = (
+    *("verdict", "status", "sort", "min_input_tokens", "max_input_tokens"),
+    *("cause", "cause_start", "cause_end", "process_tenant", "request_id"),
+)
+"""What Explore alone reads, by names that the API and the URL have alike."""
+LINE = "q"
+"""The parameter of a link that has a line of words (tokentrail/shared/query.py) in place of all others."""
 READS: Mapping[Page, Sequence[str]] = {
     "now": ("slo",),
-    "explore": (
-        *("slo", "verdict", "status", "sort", "metric", *_BOUNDS, "min_input_tokens", "max_input_tokens"),
-        *("cause", "cause_start", "cause_end", "process_tenant", "request_id"),
-    ),
+    "explore": ("slo", *BOUNDED, *OF_EXPLORE),
     "tail": ("slo",),
     "engines": ("slo", "process_tenant", "at", "sel"),
     "compare": ("slo", "at", "span"),
     "request": ("slo", "trace_id", "span_id"),
 }
 """What each page reads from its address beside its times and filters, by the names that the API has for it."""
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 class LeadsAstray(ValueError):
@@ -58,7 +66,7 @@ def to(page: Page, view: View, params: Mapping[str, object] | None = None, /, *,
     unless it is not to be `filtered`, but for those that `params` has. Raises LeadsAstray.
     """
     given = {name: value for name, value in (params or {}).items() if value is not None}
-    known = {name for name in given if (of := name.removeprefix(NOT)) in FILTERS or filters.is_filter(of)}
+    known = {name for name in given if query.is_filter(name.removeprefix(NOT))}
     if unread := {*given} - {*known, *READS[page], "start", "end"}:
         raise LeadsAstray(f"the page {page} reads no {', '.join(sorted(unread))}")
     pairs = [(name, value) for name, value in view.labels if filtered and name not in given]
@@ -67,11 +75,7 @@ def to(page: Page, view: View, params: Mapping[str, object] | None = None, /, *,
         return address.link(page, [*given.items(), *utc.items(), *pairs])
     fixed = view.at(address.moment())
     times = {"range": CUSTOM, "start": given.pop("start", fixed.start), "end": given.pop("end", fixed.end)}
-    if {*_BOUNDS} & {*given}:  # a part of the map
-        begin, until = (instant(str(times[name])).timestamp() for name in ("start", "end"))
-        bounds = {name: given.pop(of, None) for name, of in (("lo", "at_least"), ("hi", "at_most"))}
-        given |= {"t0": f"{begin:.3f}", "t1": f"{until:.3f}"}
-        given |= {name: _in_seconds(str(bound)) for name, bound in bounds.items() if bound is not None}
+    given |= latencies(given)
     if page == "engines" and "instance" in given:
         given["sel"] = process_id({name: given.pop(name, "") for name in ("service", "instance", "process_tenant")})
     return address.link(page, [*times.items(), *given.items(), *utc.items(), *pairs])
@@ -83,10 +87,27 @@ def here(page: Page, **changed: object) -> str:
     return address.link(page, kept, **changed)
 
 
-def _in_seconds(duration: str) -> str:
-    """A duration of the API with one unit, such as `451000us`, as the address has it: `0.451`."""
-    unit = next(unit for unit in _SECONDS if duration.endswith(unit))
-    return f"{float(duration.removesuffix(unit)) * _SECONDS[unit]:.9f}".rstrip("0").rstrip(".")
+def latencies(given: dict[str, object]) -> dict[str, object]:
+    """The bounds of a latency as the map has them, `{"lo": "0.451"}`. They are taken out of the API's parameters."""
+    known = {_BOUNDS[name]: given.pop(name) for name in _BOUNDS if name in given}
+    seconds = {name: Decimal(parse_duration(str(bound))).scaleb(-9) for name, bound in known.items()}
+    return {name: f"{bound.normalize():f}" for name, bound in seconds.items()}
+
+
+def takes(page: str) -> Sequence[str]:
+    """The parameters beside filters that a line of a page, by its path, can have."""
+    return ("start", "end", *READS["explore" if page == "explore" else "now"])
+
+
+def in_url(params: Mapping[str, object]) -> list[tuple[str, object]]:
+    """The parameters of a line as the URL has them. Times stay as they are: on the clock of the page."""
+    given = dict(params)
+    given |= latencies(given)
+    if "start" in given or "end" in given:
+        start, end = str(given.pop("start", "-15m")), str(given.pop("end", "now"))
+        named = start.removeprefix("-") if end == "now" else ""
+        given |= {"range": named} if named in filters.RANGES else {"range": CUSTOM, "start": start, "end": end}
+    return [(name, one) for name, value in given.items() for one in (value if isinstance(value, list) else [value])]
 
 
 def of_answer(link: Json, view: View) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import streamlit as st
 
-from dashboard import address, components, filters, login
+from dashboard import address, components, filters, line, login
 from dashboard.components import keys
 from dashboard.views import compare, engines, explore, now, request, tail
 
@@ -34,7 +34,8 @@ st.session_state["pages"] = PAGES
 with st.spinner("Waiting for the collector", show_time=True):
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="header"):
         view = st.session_state["view"] = filters.header(page.url_path)
+        line.draw(page.url_path, view)
         keys.draw(view)
-    if wanted := filters.wanted():
+    if wanted := line.wanted():
         st.switch_page(PAGES["request"], query_params={"trace_id": wanted})
     components.explained(page.run)

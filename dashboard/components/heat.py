@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -43,6 +44,11 @@ SHORT = {
 }
 
 
+def _decimal(seconds: float) -> str:
+    """A number without an exponent, to the nanosecond: `0.451`."""
+    return f"{seconds:.9f}".rstrip("0").rstrip(".")
+
+
 @dataclass(frozen=True)
 class Selection:
     """A part of the map: a time in unix seconds, and a range of latency in seconds, or all of it."""
@@ -55,12 +61,18 @@ class Selection:
     """The row of failed requests."""
 
     @classmethod
-    def of_url(cls) -> Selection | None:
-        """The selection that the URL holds, in `t0`, `t1`, `lo`, `hi` and `status`; None without a time."""
-        t0, t1 = address.number("t0"), address.number("t1")
+    def of_url(cls, start: str = "", end: str = "") -> Selection | None:
+        """The selection that the URL holds, in `t0`, `t1`, `lo`, `hi` and `status`; None without any.
+
+        Latencies without a time are those of the range, from `start` to `end`.
+        """
+        t0, t1, lo, hi = (address.number(name) for name in ("t0", "t1", "lo", "hi"))
+        if t0 is None and t1 is None and (lo, hi) != (None, None):
+            with suppress(ValueError):  # the API says what is wrong with it
+                t0, t1 = (instant(text).timestamp() for text in (start, end))
         if t0 is None or t1 is None or t0 >= t1:
             return None
-        return cls(t0, t1, address.number("lo"), address.number("hi"), address.get("status") == "error")
+        return cls(t0, t1, lo, hi, address.get("status") == "error")
 
     def times(self) -> tuple[str, str]:
         """The time as the API takes it."""
@@ -70,7 +82,7 @@ class Selection:
     def bounds(self, metric: str) -> dict[str, str]:
         """The latencies as parameters of the API; none where it has all of them."""
         given = {"at_least": self.lo, "at_most": self.hi}
-        bounds = {name: f"{bound:.9f}s" for name, bound in given.items() if bound is not None and bound > 0}
+        bounds = {name: f"{_decimal(bound)}s" for name, bound in given.items() if bound is not None and bound > 0}
         return {"metric": metric, **bounds} if bounds else {}
 
     def in_url(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
 // Keys for all pages, and the button that copies a link. What a key does is a click on what the page shows anyway.
 const CLICKS = {"[": "back", "]": "forward", "z": "out", "j": "next", "k": "previous"};
 const HELP = [["1 – 6", "pages"], ["[  ]", "range back, forward"], ["z", "zoom out"], ["r", "refresh now"],
-  ["/", "go to an id"], ["j  k", "next, previous request"], ["Esc", "clear a selection"], ["?", "this help"]];
+  ["/", "the line, or an id"], ["j  k", "next, previous request"], ["Esc", "clear a selection"], ["?", "this help"]];
 
 export default function ({ data, parentElement, setTriggerValue }) {
   const button = parentElement.querySelector("button"), help = parentElement.querySelector(".help");
@@ -42,7 +42,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     if (key === "Escape") return toggle(false);
     if (key === "?") return toggle(help.hidden);
     if (key === "r") return setTriggerValue("refresh", true);
-    if (key === "/") document.querySelector(".st-key-go input")?.focus();
+    if (key === "/") document.querySelector(".st-key-go input")?.select();
     else if (key >= "1" && key <= "6") {
       document.querySelectorAll('[data-testid="stTopNavLink"], [data-testid="stSidebarNavLink"]')[key - 1]?.click();
     } else if (CLICKS[key]) {

@@ -9,6 +9,7 @@ import streamlit as st
 from dashboard import address, components, filters, palette
 from dashboard.api import Problem
 from dashboard.transform import Json
+from tokentrail.shared import query
 from tokentrail.shared.formatting import count, counted, one_line, percent, plain, significant
 from tokentrail.shared.parameters import NOT
 
@@ -81,7 +82,7 @@ LENGTHS = ("min_input_tokens", "max_input_tokens")
 def is_usable(condition: Json) -> bool:
     """Every page can filter by it, or Explore by the length of prompts."""
     dimension = condition["dimension"]
-    return dimension in filters.LABELS or filters.is_filter(dimension) or bool(length(condition))
+    return query.is_filter(dimension) or bool(length(condition))
 
 
 def length(condition: Json, *, leave_out: bool = False) -> dict[str, int]:

@@ -33,7 +33,7 @@ def page() -> None:
 def body(view: View) -> None:
     """Draw the map, and below it the requests and the differences of what is selected."""
     metric = _metric(view.slo)
-    chosen = Selection.of_url()
+    chosen = Selection.of_url(view.start, view.end)
     shown = replace(view, labels=(*view.labels, *differing.chosen_lengths()))
     mapped = ask("heatmap", shown.params, metric=metric, slo=view.slo, columns=COLUMNS, rows=ROWS)
     ask_ahead(mapped, *(ask(path, view.params) for path in ("incidents", "changes")))
@@ -78,14 +78,20 @@ def panel(draw: Callable[[], None]) -> None:
     components.explained(draw)
 
 
-def _metric(slo: str | None) -> str:
-    """The latency of the map: that of the URL, or what the SLO of the page promises first."""
-    names = list(METRICS)
+def latency(slo: str | None) -> str:
+    """The latency of the map: that of the URL, or what the SLO promises first."""
+    if (asked := address.get("metric")) in METRICS.values():
+        return str(asked)
     slos = fetch_seldom(ask("slos")).get("slos", ())
     promised: Json = next((one["thresholds"] for one in slos if one["name"] == slo), {})
-    first = next((name for name in METRICS.values() if promised.get(f"{name}_s") is not None), "ttft")
-    asked = address.get("metric") or first
-    known = next((name for name, metric in METRICS.items() if metric == asked), names[0])
+    return next((name for name in METRICS.values() if promised.get(f"{name}_s") is not None), "ttft")
+
+
+def _metric(slo: str | None) -> str:
+    """Draw the choice of the latency; the one that is chosen."""
+    names = list(METRICS)
+    asked = latency(slo)
+    known = next(name for name, metric in METRICS.items() if metric == asked)
     with st.container(horizontal=True, vertical_alignment="center", key="metrics"):
         st.session_state["latency"] = known
         picked = st.segmented_control(

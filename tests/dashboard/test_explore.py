@@ -22,7 +22,7 @@ VIEW = View("2026-11-21T10:00:00Z", "2026-11-21T11:00:00Z", (("tenant", "a"),), 
 T0 = 1795255200.0  # 10:00
 AREA = Selection(T0 + 600, T0 + 1200, lo=0.5, hi=2.0)
 OF_AREA = {"start": "2026-11-21T10:10:00Z", "end": "2026-11-21T10:20:00Z", "tenant": "a"}
-BOUNDS = {"metric": "ttft", "at_least": "0.500000000s", "at_most": "2.000000000s"}
+BOUNDS = {"metric": "ttft", "at_least": "0.5s", "at_most": "2s"}
 
 
 def cell(x, y, requests, bad=0, failed=0):
@@ -98,7 +98,7 @@ def test_the_selected_are_compared_with_the_others_of_their_time_or_with_all(mon
 
 def test_a_bound_of_nothing_is_no_bound():
     times = (T0, T0 + 600)
-    assert Selection(*times, 0.0, 0.5).bounds("ttft") == {"metric": "ttft", "at_most": "0.500000000s"}
+    assert Selection(*times, 0.0, 0.5).bounds("ttft") == {"metric": "ttft", "at_most": "0.5s"}
     assert Selection(*times, 0.0, None).bounds("ttft") == Selection(*times).bounds("ttft") == {}
 
 

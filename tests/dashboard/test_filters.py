@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from dashboard.filters import RANGES, View, offers, typed
+from dashboard.filters import RANGES, View, offers
 from dashboard.times import span
 from tokentrail.shared.durations import parse_duration
 
@@ -68,26 +68,6 @@ def test_a_link_holds_the_minutes_that_are_seen_and_the_filters():
     fixed = view.at(NOW)
     assert fixed.params[:2] == (("start", "2026-11-21T09:45:30Z"), ("end", "2026-11-21T10:00:30Z"))
     assert view.chosen == {"tenant": ["a&b"]}
-
-
-@pytest.mark.parametrize(
-    ("text", "pair"),
-    [
-        ("tenant: acme", ("tenant", "acme")),
-        ("tenant=acme corp ", ("tenant", "acme corp")),
-        ("not tenant: acme", ("not.tenant", "acme")),
-        ("tenant != acme", ("not.tenant", "acme")),
-        ("not.slo_class=chat", ("not.slo_class", "chat")),
-        ("label.app-version: 2.4", ("label.app-version", "2.4")),
-        ("label.region != eu", ("not.label.region", "eu")),
-        ("label.: x", None),
-        ("colour: red", None),
-        ("tenant:", None),
-        ("acme", None),
-    ],
-)
-def test_a_filter_can_be_typed(text, pair):
-    assert typed(text) == pair
 
 
 def test_values_are_offered_with_their_counts_and_nothing_for_no_value():

@@ -43,7 +43,7 @@ _CHECKED: Final[Mapping[str, Callable[[str], object]]] = {
 }  # fmt: skip
 _LENGTH: Final = "input_tokens"
 _LATENCIES: Final = get_args(Latency)
-_LABEL_NAME: Final = re.compile(rf"{re.escape(LABEL)}(?:[A-Za-z][A-Za-z0-9_.-]{{0,63}}|_cut)", re.ASCII)
+_LABEL_NAME: Final = re.compile(rf"{re.escape(LABEL)}[A-Za-z][A-Za-z0-9_.-]{{0,63}}", re.ASCII)
 _WORD: Final = re.compile(
     r"""(?P<word>(?P<without>-?)(?P<name>[A-Za-z_][\w.-]*)(?P<sign>:|[<>]=?|[≤≥])
     (?P<value>(?:(?<=:)\s+)?(?:"(?:[^"\\]|\\.)*"|[^\s"]+)|(?<=:)))(?=\s|$) | (?P<bare>\S+)""",
