@@ -49,6 +49,7 @@ STYLE = """
   }
   [data-stale="true"] {transition: opacity .5s ease-in 3s !important}  /* a refresh that is quick does not dim */
   /* Said after two seconds, and in no place of its own: a page that comes at once does not move. */
+  :has(> [data-testid="stSpinner"]) {position: absolute}
   [data-testid="stSpinner"] {position: fixed; top: .9rem; left: 50%; width: auto; z-index: 999991}
   [data-testid="stSpinner"] {animation: tt-late 1ms 2s both}
   @keyframes tt-late {from {visibility: hidden}}

@@ -50,6 +50,22 @@ export default function ({ data, parentElement, setTriggerValue }) {
     } else return;
     event.preventDefault();
   }
+
+  // Streamlit opens a request in two steps: the first has the request's id on the page that is left, and no range.
+  let forward = false;
+  const leaving = event => { forward = event.destination.index > navigation.currentEntry.index; };
+  function stepped(event) {
+    const url = new URL(location.href);
+    if (event.stepped || !url.searchParams.has("trace_id") || url.pathname.endsWith("/request")) return;
+    event.stepped = true;  // by one of two headers, while a page gives way to another
+    if (forward) history.forward(); else history.back();
+  }
   document.addEventListener("keydown", pressed);
-  return () => document.removeEventListener("keydown", pressed);
+  window.navigation?.addEventListener("navigate", leaving);
+  window.addEventListener("popstate", stepped);
+  return () => {
+    document.removeEventListener("keydown", pressed);
+    window.navigation?.removeEventListener("navigate", leaving);
+    window.removeEventListener("popstate", stepped);
+  };
 }
