@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from streamlit.starlette import App
 
 from dashboard import login
+from dashboard.first_html import FirstHtml
 from dashboard.linked import LinkedLines
 from tokentrail.shared.hosts import AllowedHosts, allowed_names
 
@@ -17,5 +18,9 @@ _login = login.from_environment()
 app = App(
     Path(__file__).with_name("pages.py"),
     secrets=_login.secrets if _login else None,
-    middleware=[Middleware(AllowedHosts, names=allowed_names()), Middleware(LinkedLines)],
+    middleware=[
+        Middleware(AllowedHosts, names=allowed_names()),
+        Middleware(LinkedLines),
+        Middleware(FirstHtml),
+    ],
 )

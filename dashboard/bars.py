@@ -160,7 +160,12 @@ def costs(rows: Sequence[Cost], palette: Palette) -> str:
         '<tr><th>cause</th><th class="n">time</th><th class="n">attainment<br>without it</th><th>worth</th>'
         '<th class="n" title="of which it is the largest cause">requests</th><th>who, where, when</th></tr>'
     )
-    return f'<div class="tt-rows"><table class="tt-causes">{head}{"".join(lines)}</table></div>'
+    return scrolled("What each cause costs", f'<table class="tt-causes">{head}{"".join(lines)}</table>')
+
+
+def scrolled(name: str, table: str) -> str:
+    """A table that is wider than a phone: the keyboard can scroll it."""
+    return f'<div class="tt-rows" role="region" tabindex="0" aria-label="{name}">{table}</div>'
 
 
 def points(group: Json) -> float | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import log
 from typing import Final
 
+from dashboard import bars
 from tokentrail.shared.formatting import significant
 
 TICKS: Final = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -48,7 +49,7 @@ def drawn(rows: Sequence[Row], relevant: float) -> str:
     heads = "".join(f"<th>{name}</th>" for name in ("", "A", "B"))
     scale = f'<th class="plot" aria-hidden="true">{ticks}</th>'
     tail = "".join(f"<th>{name}</th>" for name in ("B ÷ A", "95 %", "says"))
-    return f'<div class="tt-rows"><table class="tt-forest"><tr>{heads}{scale}{tail}</tr>{lines}</table></div>'
+    return bars.scrolled("B ÷ A", f'<table class="tt-forest"><tr>{heads}{scale}{tail}</tr>{lines}</table>')
 
 
 def span(rows: Sequence[Row]) -> tuple[float, float]:

@@ -33,7 +33,6 @@ _INTERVALS_S = (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0)
 
 STYLE = """
 <style>
-  [data-testid="stMainBlockContainer"] {padding: 4.4rem 2.5rem 3rem; max-width: 1680px}
   [data-testid="stMetricLabel"] {opacity: .72}
   [data-testid="stMetricValue"] {font-variant-numeric: tabular-nums; font-size: clamp(1.1rem, 1.55vw, 2rem)}
   [data-testid="stMetricValue"] > div, [data-testid="stMetricLabel"] p {overflow: visible; white-space: normal}
@@ -57,7 +56,6 @@ STYLE = """
   .st-key-header {row-gap: .35rem}
   .st-key-header [class*="st-key-chip-"] button {border-radius: 1rem; min-height: 1.9rem; padding: .1rem .7rem}
   .st-key-moves button {min-height: 1.9rem; padding: 0 .15rem}
-  @media (max-width: 640px) {[data-testid="stMainBlockContainer"] {padding: 4.2rem 1rem 2rem}}
 </style>
 """
 

@@ -70,7 +70,7 @@ export default function ({ data, setTriggerValue, parentElement: root }) {
     add(chart.title, { fontWeight: 600 });
     for (const line of chart.lines) {
       const at = cursor === null ? line.values.findLastIndex(v => v !== null) : cursor, v = at < 0 ? null : line.values[at];
-      add(`${line.name} ${v === null ? '–' : format(v)}`, { color: line.colour });
+      add(`${line.name} ${v === null ? '–' : format(v)}`, { textDecoration: `underline 2px ${line.colour}`, textUnderlineOffset: '3px' });
     }
     const ghosts = chart.lines.filter(line => line.ghost && cursor !== null && line.ghost[cursor] !== null);
     if (ghosts.length) add(`then ${ghosts.map(line => format(line.ghost[cursor])).join(', ')}`, { opacity: .65 });

@@ -21,7 +21,7 @@ STRIP = 96
 """Buckets of the strip of time."""
 STRIP_HEIGHT = 74
 SLOWEST = 40
-HEIGHTS = (60, 120, 400, 260)
+HEIGHTS = (152, 120, 400, 260)
 """Pixels of the page's parts on a screen, about."""
 MOST_MODELS = 5
 QUANTILE = 0.99
@@ -185,7 +185,7 @@ def where(group: Json, parts: Sequence[Json], view: View) -> str:
         when = first if first == last else f"{first} to {last}"
         times = {"start": written(start), "end": written(end + timedelta(seconds=1))}
         href = to("explore", view, {"slo": view.slo, **times, "verdict": "bad"})
-        said.append(anchor(when, href))
+        said.append(anchor(f"all bad requests of {when}", href))
     examples = [one for part in parts for one in part["exemplars"]][:3]
     links = ", ".join(
         anchor(duration(one["time_s"]), _request(one, view)) for one in sorted(examples, key=lambda one: -one["time_s"])

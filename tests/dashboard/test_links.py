@@ -112,7 +112,9 @@ def test_the_links_of_tail_list_bad_requests_of_a_time_and_open_examples(day, vi
     bad = day("explain", slo="chat")
     parts = {part["cause"]: part for part in bad["parts"]}
     group = max(bad["groups"], key=lambda one: one["requests"])
-    found = hrefs(tail.where(group, [parts[cause] for cause in group["causes"]], view))
+    html = tail.where(group, [parts[cause] for cause in group["causes"]], view)
+    found = hrefs(html)
+    assert ">all bad requests of " in html, "they are more than those of the cause"
     assert len(found) > 1
     assert any("verdict=bad" in href for href in found)
     for href in found:
@@ -122,7 +124,8 @@ def test_the_links_of_tail_list_bad_requests_of_a_time_and_open_examples(day, vi
         elif "verdict=bad" in href:
             asked = follow(href, "requests")
             listed = day("requests", **{name: asked[name] for name in {*asked} - OF_PAGE}, limit=1)["total"]
-            assert (asked["slo"], listed > 0) == ("chat", True)
+            bad_then = day("explain", slo="chat", start=asked["start"], end=asked["end"])["selected"]["requests"]
+            assert (asked["slo"], asked["verdict"], listed) == ("chat", "bad", bad_then)
 
 
 def test_all_links_are_made_by_one_function():
