@@ -7,9 +7,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 STYLE = b"""<style>
 body [data-testid="stMainBlockContainer"] {padding: 4.4rem 2.5rem 3rem; max-width: 1680px}
 @media (max-width: 640px) {body [data-testid="stMainBlockContainer"] {padding: 4.2rem 1rem 2rem}}
-[data-testid="stMainBlockContainer"] > * > :nth-child(-n+3):has(> [data-testid="stSkeleton"]) {position: absolute}
+[data-testid="stMainBlockContainer"] > * > :first-child:has(> [data-testid="stSkeleton"]) {position: absolute}
+.st-key-header {min-height: 2.4rem}
+@media (max-width: 640px) {.st-key-header {min-height: 7.7rem} .st-key-of, .st-key-latency {min-height: 4rem}}
 </style></head>"""
-"""The last rule is for the spinner of dashboard/pages.py, which has no place of its own, before its script is there."""
+"""The absolute place is that of the spinner of dashboard/pages.py while its script is loaded: it takes no room."""
 _NOT_ASKED = (b"if-none-match", b"if-modified-since", b"if-range", b"range", b"accept-encoding")
 """The whole text is needed, and its age is that of Streamlit: a browser would keep the style of another version."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import isclose
 
 import streamlit as st
 
@@ -179,12 +180,22 @@ def sentence(found: Json, metric: str, chosen: Selection | None, view: View) -> 
         return f"**{counted(n, 'request')}** of the range · {percent(bad / n if n else None)} bad"
     begin, end = (datetime.fromtimestamp(at, UTC).astimezone(view.zone) for at in (chosen.t0, chosen.t1))
     day = "%b %d " if begin.date() != datetime.now(view.zone).date() else ""
-    parts = [f"**{count(n)} {'failed ' if chosen.failed else ''}requests**", f"{begin:{day}%H:%M:%S} – {end:%H:%M:%S}"]
+    about = "" if all(_is_edge(found, bound) for bound in (chosen.lo, chosen.hi)) else "≈ "
+    parts = [
+        f"**{about}{count(n)} {'failed ' if chosen.failed else ''}requests**",
+        f"{begin:{day}%H:%M:%S} – {end:%H:%M:%S}",
+    ]
     if chosen.bounds(metric):
-        parts.append(f"{metric.upper()} {duration(chosen.lo or 0.0)} – {duration(chosen.hi)}")
+        above = f"{duration(chosen.lo or 0.0)} – {duration(chosen.hi)}" if chosen.hi else f"≥ {duration(chosen.lo)}"
+        parts.append(f"{metric.upper()} {above}")
     if not chosen.failed:
         parts.append(f"{percent(bad / n if n else None)} bad")
     return " · ".join(parts)
+
+
+def _is_edge(answer: Json, bound: float | None) -> bool:
+    """Cells are counted whole: a bound between two edges is that of the list alone."""
+    return bound is None or any(isclose(bound, edge, rel_tol=1e-3) for edge in answer["edges_s"])
 
 
 def _is_inside(answer: Json, cell: Json, chosen: Selection) -> bool:

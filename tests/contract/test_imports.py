@@ -63,6 +63,7 @@ ALLOWED = {
     "dashboard": {
         "dashboard",
         "tokentrail.shared.connection",
+        "tokentrail.shared.durations",
         "tokentrail.shared.formatting",
         "tokentrail.shared.hosts",
         "tokentrail.shared.moments",

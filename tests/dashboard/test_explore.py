@@ -114,6 +114,8 @@ def test_the_sentence_counts_the_cells_whose_middle_is_selected():
     told = explore.sentence(answer, "ttft", AREA, VIEW)
     assert told.startswith("**4 requests** · Nov 21 10:10:00 – 10:20:00 · TTFT 500 ms – 2.00 s · 50 % bad")
     assert explore.sentence(answer, "ttft", Selection(AREA.t0, AREA.t1), VIEW).startswith("**16 requests** ")
+    above = explore.sentence(answer, "ttft", Selection(AREA.t0, AREA.t1, 0.6), VIEW)
+    assert re.match(r"\*\*≈ \d+ requests\*\* .* TTFT ≥ 600 ms · ", above), "a bound within cells, and no other"
     failed = explore.sentence(answer, "ttft", Selection(AREA.t0, AREA.t1, failed=True), VIEW)
     assert failed == "**3 failed requests** · Nov 21 10:10:00 – 10:20:00"
 
