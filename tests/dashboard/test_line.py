@@ -56,8 +56,8 @@ def test_the_line_is_what_is_shown_next(show):
     assert {"lo", "status", "not.model"}.isdisjoint(app.query_params)
     line(app).input("tenant:acme").run()
     assert line(app).value == "tenant:acme -1h", "a line without a time keeps the range"
-    line(app).input("-2h/-1h").run()
-    assert shown_range(app) == ("-2h", "-1h")
+    line(app).input("-1h/-30m").run()
+    assert (app.session_state["range"], shown_range(app)) == ("custom", ("-1h", "-30m"))
 
 
 def test_a_wrong_word_is_named_and_stays_to_be_mended(show):
@@ -115,6 +115,7 @@ def follow(path, query):
           "end": "15:00", "slo": "chat"}),
         ("/slo/tail", {"q": 'tenant:"a&b é" -1h'}, {"tenant": "a&b é", "range": "1h"}),
         ("/", {"q": "-90m"}, {"range": "custom", "start": "-90m", "end": "now"}),
+        ("/now", {"q": "-1h/-30m"}, {"range": "custom", "start": "-1h", "end": "-30m"}),
         ("/explore", {"q": "ttft<5us"}, {"metric": "ttft", "hi": "0.000005"}),
         ("/explore", {"q": "tenat:globex"}, None),
         ("/tail", {"q": "ttft>2s"}, None),

@@ -142,6 +142,9 @@ def test_a_line_says_what_options_say(api):
     assert listed("model:first", "--model", "second") == ["second", "first"], "beside the options"
     assert listed("ttft>200ms") == []
     assert listed("-2h/-1h") == []
+    assert listed("--start", "-1h", "model:first") == ["first"]
+    berlin = run("requests", "2026-11-21 10:00-11:00", "--json", *api, TOKENTRAIL_TZ="Europe/Berlin")
+    assert json.loads(berlin.stdout)["window"]["start"] == "2026-11-21T09:00:00Z"
     told = json.loads(run("explain", "model:first -1h metric:ttft", *api, "--json").stdout)
     assert told["selected"]["requests"] == 1
     assert "is an option of this call" in run("requests", "slo:chat", "--slo", "none", *api).stderr

@@ -123,6 +123,8 @@ def test_a_wrong_word_is_named_with_what_could_be_meant(line, told):
 def test_a_question_says_which_words_it_has_no_use_for(word, name):
     with pytest.raises(WrongWord, match=f"'{word}': this question takes no {name}, but filters, slo$"):
         parse(f"tenant:a {word}", ["slo"])
+    with pytest.raises(WrongWord, match="but filters$"):
+        parse(word, ())
     assert parse(f"tenant:a {word}", [name, "start"] + ["metric", "at_least"])["tenant"] == ["a"]
 
 
@@ -130,6 +132,10 @@ def test_parameters_that_no_word_gives_are_refused():
     with pytest.raises(WrongWord, match="there is no colour"):
         written({"colour": "red"})
     assert written({"tenant": "acme"}) == "tenant:acme"
+
+
+def test_a_line_can_be_printed():
+    assert written({"tenant": "a\x1b\u202eb"}) == r'tenant:"a\u001b\u202eb"'
 
 
 @pytest.mark.parametrize(
