@@ -8,8 +8,8 @@ STYLE = b"""<style>
 body [data-testid="stMainBlockContainer"] {padding: 4.4rem 2.5rem 3rem; max-width: 1680px}
 @media (max-width: 640px) {body [data-testid="stMainBlockContainer"] {padding: 4.2rem 1rem 2rem}}
 [data-testid="stMainBlockContainer"] > * > :first-child:has(> [data-testid="stSkeleton"]) {position: absolute}
-.st-key-header {min-height: 2.4rem}
-@media (max-width: 640px) {.st-key-header {min-height: 7.7rem} .st-key-of, .st-key-latency {min-height: 4rem}}
+.st-key-header {min-height: 37px}
+@media (max-width: 640px) {.st-key-header {min-height: 123px} .st-key-of, .st-key-latency {min-height: 64px}}
 </style></head>"""
 """The absolute place is that of the spinner of dashboard/pages.py while its script is loaded: it takes no room."""
 _NOT_ASKED = (b"if-none-match", b"if-modified-since", b"if-range", b"range", b"accept-encoding")

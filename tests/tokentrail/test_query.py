@@ -123,7 +123,7 @@ def test_a_wrong_word_is_named_with_what_could_be_meant(line, told):
 def test_a_question_says_which_words_it_has_no_use_for(word, name):
     with pytest.raises(WrongWord, match=f"'{word}': this question takes no {name}, but filters, slo$"):
         parse(f"tenant:a {word}", ["slo"])
-    with pytest.raises(WrongWord, match="but filters$"):
+    with pytest.raises(WrongWord, match=r"but filters$"):
         parse(word, ())
     assert parse(f"tenant:a {word}", [name, "start"] + ["metric", "at_least"])["tenant"] == ["a"]
 
