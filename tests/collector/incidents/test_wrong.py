@@ -48,7 +48,7 @@ def test_the_verdict_begins_with_the_error_or_the_threshold(why, requests, text)
 
 
 def test_requests_of_another_slo_or_time_or_good_ones_say_nothing(why):
-    others = [ERROR | {"slo_class": "other"}, ERROR | {"ended": NOW - 7200 * SECOND}, GOOD | {"tpot_ns": 99.0 * MS}]
+    others = [ERROR | {"slo_class": "other"}, ERROR | {"ended": NOW - 7 * 3600 * SECOND}, GOOD | {"tpot_ns": 99.0 * MS}]
     assert why(*[LATE] * 20, *others, good=0).startswith("All missed TPOT: 112 ms")
 
 
