@@ -68,6 +68,7 @@ def router(ctx: Context) -> APIRouter:
         if not any(query.own_filters(side) or any(query.times(reader.now_ns, side)) for side in "ab"):
             raise bad_parameter("a.variant", "say how the sides differ, as in a.variant=old&b.variant=new or at=-1h")
         (of_a, a, vantage_of_a), (of_b, b, vantage_of_b) = (query.side(reader, side) for side in "ab")
+        asked = {"a": a, "b": b}
         common = common_time(reader, a, b)
         a, b = common.a, common.b
         strata = read_strata(reader, (a, b))
@@ -75,8 +76,7 @@ def router(ctx: Context) -> APIRouter:
         answer = compare(*sides, query.relevant, strata, common.cut)
         for name, side in zip("ab", sides, strict=True):
             if not side.counted.requests.total:
-                asked = query.filters() | query.own_filters(name)
-                answer.warnings += unknown_names(reader, side.counted.window, asked)
+                answer.warnings += unknown_names(reader, asked[name], query.filters() | query.own_filters(name))
         return answer
 
     return routes

@@ -34,6 +34,7 @@ from collector.sql.fragment import Fragment
 
 Rows = Mapping[str, Floats]
 """Columns of compare/queries/compare_rows.sql, by name. `bad` is 1 or 0, and NaN for a request that no SLO judges;
+`undetermined` is 1 where nobody tells whether a request was good;
 `together` has a number for each session, NaN without one; `by NAME` that of a dimension's value (`Stratum.values`)."""
 
 LATENCIES: Final = {
@@ -165,7 +166,9 @@ def read_rows(reader: Reader, counted: Counted, promises: Sequence[Promise], str
     rows = dict(zip(names, table.T, strict=True))
     numbers = rows.pop("high").astype(np.uint64) << np.uint64(32) | rows.pop("low").astype(np.uint64)
     different, place = np.unique(numbers, return_inverse=True)
-    rows["bad"] = _bad(cells.judged(different).of_all_slos())[place]
+    outcomes = cells.judged(different).of_all_slos()
+    rows["bad"] = _bad(outcomes)[place]
+    rows["undetermined"] = outcomes.undetermined[place].astype(np.float64)
     in_flight = open_requests(reader, window)
     judged = _bad(in_flight.judged(promises).of_all_slos())
     chosen = np.isfinite(judged) if one_of == 1 else np.zeros(0, bool)
@@ -204,6 +207,27 @@ def alike_samples(a: Rows, b: Rows, latency: str) -> tuple[Sample, Sample] | Non
         for one, factors, features, block, seconds in _weighed(rows, latency)
     )
     return first, second
+
+
+def bad_samples(a: Rows, b: Rows) -> list[tuple[Sample, Sample]]:
+    """The judged requests, 1 for a bad one, weighed like for like; and two suppositions about the undetermined ones:
+    those of A are good and those of B bad, and the opposite. Without undetermined ones, the judged ones alone.
+
+    Of undetermined requests only bad ones are ever judged, as those that missed a threshold, so the judged ones alone
+    look worse than all are. Empty when a side has too few judged requests.
+    """
+    judged = alike_samples(a, b, "bad")
+    if judged is None:
+        return []
+    if not any((side["undetermined"] == 1).any() for side in (a, b)):
+        return [judged]
+    supposed = [alike_samples(_supposed(a, bad), _supposed(b, 1 - bad), "bad") for bad in (0.0, 1.0)]
+    return [judged, *(pair for pair in supposed if pair)]
+
+
+def _supposed(rows: Rows, bad: float) -> Rows:
+    """The rows, where the undetermined ones are bad (1) or good (0)."""
+    return {**rows, "bad": np.where(rows["undetermined"] == 1, bad, rows["bad"])}
 
 
 def alike_tokens(sides: Sequence[Rows], tokens: Sequence[Floats]) -> tuple[Sample, Sample] | None:

@@ -214,6 +214,18 @@ def test_sampled_requests_count_by_their_weight(compare, rows):
     assert got["attainment"]["low"] < of_all.low < of_all.high < got["attainment"]["high"], "some tell no more than all"
 
 
+def test_requests_that_stand_for_none_are_not_compared(compare, rows):
+    """Their sender kept them to look at, and not to count."""
+    rng = np.random.default_rng(7)
+    kept = _requests(rng, 300, variant="new", weight=0.0, slower=9.0)
+    rows.requests([*_requests(rng, 300, variant="old"), *kept])
+    got = compare(a__variant="old", b__variant="new")
+    assert (got["kind"], got["ratios"], got["b"]["requests"]["total"]) == ("not decided", {}, 0)
+    rows.requests(_requests(rng, 300, variant="new"))
+    got = compare(a__variant="old", b__variant="new")
+    assert got["ratios"]["ttft"]["p50"]["low"] < 1 < got["ratios"]["ttft"]["p50"]["high"]
+
+
 def test_a_side_without_requests_is_not_decided_and_an_unknown_value_is_no_zero(compare, rows):
     rng = np.random.default_rng(8)
     rows.requests([*_requests(rng, 50, variant="old", input_tokens=None, cached_tokens=None, output_tokens=None)])
