@@ -39,7 +39,8 @@ class CompareQuery(WindowQuery):
         """The start and the end of a side alone; None for a common one."""
         if self.at is not None:
             moment = self.at.at(now_ns)
-            return (_at(moment - self.span), self.at) if side == "a" else (self.at, _at(moment + self.span))
+            edges = [_at(ns) for ns in (moment - self.span, moment, moment + self.span)]  # -1h would be before its end
+            return (edges[0], edges[1]) if side == "a" else (edges[1], edges[2])
         return self.own_times(side)
 
     def side(self, reader: Reader, side: str) -> tuple[str, Window, list[str]]:

@@ -23,6 +23,7 @@ from collector.compare.evidence import (
     against_latency,
     against_objective,
     against_share,
+    drifts,
     larger,
 )
 from collector.compare.sides import LATENCIES, Rows, alike_samples, bad_samples, read_rows
@@ -159,22 +160,23 @@ def check(
     budget, seen_s = 1 - objective, min(_seen_s(checked), ran_s)
     empty = next((one.name for one in (checked, against) if one and not one.counted.requests.tally.judged), None)
     young = seen_s * SECOND_NS < least_ns
+    drifting = False
     if against is None:
         of = checked.bad
         numbers = [against_objective(of.judged, budget, relevant, young=young, least=of.least, most=of.most)]
     else:
         pairs = {name: alike_samples(against.rows, checked.rows, name) for name in LATENCIES}
         known = {name: pair for name, pair in pairs.items() if pair}
-        n = len(known) + 1
+        n, drifting = len(known) + 1, drifts(known.values())
         bad = bad_samples(against.rows, checked.rows)
-        numbers = [against_share(bad, checked.bad.most, budget, relevant, n, young=young)]
+        numbers = [against_share(bad, checked.bad.most, budget, relevant, n, young=young, drifts=drifting)]
         word = f"P{significant(100 * quantile, 4).rstrip('0').rstrip('.')}"
         numbers += [
-            against_latency(f"{word} {THRESHOLDS[name]}", pair, quantile, relevant, n, young=young)
+            against_latency(f"{word} {THRESHOLDS[name]}", pair, quantile, relevant, n, young=young, drifts=drifting)
             for name, pair in known.items()
         ]
     verdict = overall(numbers)
-    slow = checked.bad.judged.wanders_slowly(larger(budget, relevant))
+    slow = drifting or checked.bad.judged.wanders_slowly(larger(budget, relevant))
     reason = _reason(verdict, numbers, checked, against, relevant)
     if verdict == "not decided" and young and not empty:
         reason += f"; good needs {duration(least_ns / SECOND_NS)} of traffic, of which {duration(seen_s)} are seen"

@@ -278,6 +278,9 @@ def _warnings(a: Side, b: Side, mix: Mapping[str, MixOut]) -> Iterator[str]:
     if min(running) > 0 and max(running) / min(running) > _OTHER_LOAD:
         yield f"the load differs: {significant(running[0], 2)} and {significant(running[1], 2)} requests ran at a time"
     yield from told_undetermined({side.name: side.counted.requests for side in (a, b)})
+    of_a, of_b = (side.rows["slos"][np.isfinite(side.rows["bad"])] for side in (a, b))
+    if len(of_a) and len(of_b) and not np.isin(of_a, of_b).any():
+        yield f"other SLOs judge the requests of {a.name} than those of {b.name}, so attainment is not compared"
     if a.one_of * b.one_of > 1:
         yield f"intervals are from one of {max(a.one_of, b.one_of)} requests; all others are from all"
 

@@ -1,13 +1,14 @@
 """`/check`: a gate that says good, worse or not decided, and errs as rarely when it is asked all the time."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from collector.compare.chance import Sample
 from collector.compare.check import overall
-from collector.compare.evidence import Share, against_latency, against_objective, against_share, evidence
+from collector.compare.evidence import Share, against_latency, against_objective, against_share, drifts, evidence
 from collector.compare.ran import Ran
 from collector.compare.wandering import BLOCKS
 from tests.collector.rows import NOW, SECOND
@@ -222,6 +223,33 @@ def test_a_gate_that_is_asked_each_minute_rarely_convicts_the_innocent_and_finds
                     break
     assert ended[1.0] <= 2
     assert ended[1.5] >= 27
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "slower", "together", "verdict"),
+    [
+        (1.0, 1.8, 1.0, False, False),  # B ran after A, and all became slower all the time
+        (1.8, 1.0, 1.0, False, False),
+        (1.0, 1.0, 1.5, False, True),  # B is slower, from its first request on
+        (1.0, 1.8, 1.5, True, True),  # at one time, both became slower alike
+    ],
+)
+def test_what_drifts_is_no_release_where_the_sides_ran_at_other_times(first, last, slower, together, verdict):
+    rng, n = np.random.default_rng(9), 3000
+    half, blocks = np.linspace(0, 1, n), np.arange(n) * BLOCKS // n
+    of_a, of_b = (half, half) if together else (half / 2, 0.5 + half / 2)
+    a, b = (rng.lognormal(0, 0.4, n) * (first + (last - first) * when) * by for when, by in ((of_a, 1), (of_b, slower)))
+    pair = tuple(
+        Sample(values, np.ones(n), np.ones((1, n)), blocks + (0 if together else BLOCKS * place), seconds=5400.0)
+        for place, values in enumerate((a, b))
+    )
+    drifting = drifts([pair])
+    assert drifting == (not together and first != last)
+    told = against_latency("P99 TTFT", pair, 0.99, 0.2, 5, drifts=drifting)
+    assert told.verdict == ("worse" if verdict else "not decided")
+    bad = tuple(replace(side, values=(side.values > 3.0) * 1.0) for side in pair)
+    shares = against_share([bad], Share(30, n), 0.05, 0.2, 5, drifts=drifting)
+    assert shares.verdict == ("worse" if verdict else "not decided")
 
 
 def test_the_same_latencies_are_good_once_there_are_enough():
