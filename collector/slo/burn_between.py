@@ -68,7 +68,7 @@ def _may_fire(bad_until: Floats, good_until: Floats, rule: BurnRule, share: floa
         first = place - -(-ns // MINUTE_NS)
         bad = bad_until[place + 1] - bad_until[np.maximum(first, 0)]
         good = good_until[place] - good_until[np.maximum(first + 1, 0)]  # without those of the minutes at the edges
-        likely = bad * (1 - share) > share * good - _ROUNDING
+        likely = (bad > _ROUNDING) & (bad * (1 - share) > share * good - _ROUNDING)
         place = place[likely & (bad > rule.least_bad - 1) if ns == rule.long_ns else likely]
     return place
 

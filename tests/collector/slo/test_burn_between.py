@@ -82,6 +82,13 @@ def test_a_rule_fires_between_by_both_windows_and_enough_bad_requests(bad_s, rul
     assert len(history.burns([rule], Decimal("0.5"))) == burns == bool(history.fires(rule, Decimal("0.5")))
 
 
+def test_a_burn_that_minutes_tell_is_not_looked_at_again():
+    at_s = np.arange(0, 720, 3)
+    history = History(at_s, (at_s >= 240) & (at_s < 480), 14)
+    assert [(one.first, one.last) for one in history.burns([toy()], Decimal("0.5"))] == [(FIRST + 4, FIRST + 7)]
+    assert history.reads == []
+
+
 def test_less_urgent_rules_have_time_until_a_minute_ends():
     at_s = np.arange(0, 180, 3)
     never = BurnRule("page", "page", MINUTE_NS, 2 * MINUTE_NS, Decimal(1), 99)
