@@ -10,6 +10,7 @@ from collector.compare.chance import Sample
 from collector.compare.check import overall
 from collector.compare.evidence import Share, against_latency, against_objective, against_share, drifts, evidence
 from collector.compare.ran import Ran
+from collector.compare.sides import bad_samples
 from collector.compare.wandering import BLOCKS
 from tests.collector.rows import NOW, SECOND
 
@@ -332,3 +333,14 @@ def test_a_release_that_is_half_as_slow_again_is_told_by_its_first_thousand_requ
         ]  # fmt: skip
         told.append([against_latency("P99 TTFT", (a, b), 0.99, 0.2, 5).verdict == "worse" for a, b in pairs])
     assert (sum(told[0]), sum(told[1])) == (0, 10)
+
+
+def test_undetermined_requests_of_both_sides_are_supposed_to_be_the_opposite():
+    n = 400
+    open_ = (np.arange(n) % 2).astype(float)
+    side = {
+        "bad": np.where(open_ == 1, np.nan, 0.0), "undetermined": open_, "slos": np.zeros(n), "weight": np.ones(n),
+        "input": np.full(n, 9.0), "cached": np.zeros(n), "end": np.arange(n) * 1.0,
+    }  # fmt: skip
+    shares = [[float(one.values.mean()) for one in pair] for pair in bad_samples(side, side)]
+    assert shares == [[0.0, 0.0], [0.0, 0.5], [0.5, 0.0]]
