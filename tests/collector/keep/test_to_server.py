@@ -2,6 +2,7 @@
 
 import pytest
 
+from collector.base.store_errors import StoreError
 from collector.keep import to_server
 from collector.keep.archive import BackupError
 from collector.store.store import Store
@@ -67,8 +68,8 @@ def test_a_collector_goes_on_with_the_rows_on_the_server(rows, store, backups, a
     assert found["requests"]["total"] == 2
 
 
-@pytest.mark.parametrize("fault", ["before", "rows", "content"])
-def test_a_copy_that_fails_leaves_no_table(fault, store, archive, address, monkeypatch):
+@pytest.mark.parametrize("fault", ["before", "rows", "content", "taken"])
+def test_a_copy_that_fails_leaves_no_table_but_what_a_collector_took_over(fault, store, archive, address, monkeypatch):
     """The tables' rows are in this process's store, as a backup's would be."""
     manifest = type("", (), {"tables": dict.fromkeys(["schema_version", "tokens"])})
     on_server = Store.open(address)
@@ -78,8 +79,11 @@ def test_a_copy_that_fails_leaves_no_table(fault, store, archive, address, monke
 
     def lost(embedded, server, name):
         begun.append(name)
+        assert "schema_lock_1" in tables(server), "a collector that starts meanwhile waits"
         if fault == "before":
             raise OSError("the server is gone")
+        if fault == "taken":
+            server.client().command("CREATE TABLE schema_lock_2 (nothing UInt8) ENGINE = Null")
         yield from copied(embedded, server, name)
         if name == "tokens":
             change = "DELETE FROM tokens" if fault == "rows" else "ALTER TABLE tokens UPDATE duration_us = 8"
@@ -87,10 +91,19 @@ def test_a_copy_that_fails_leaves_no_table(fault, store, archive, address, monke
 
     monkeypatch.setattr(to_server, "_copied", lost)
     words = {"before": "is gone", "rows": "has 3 rows in the backup and 2 on", "content": "which are not the same"}
-    with pytest.raises((BackupError, OSError), match=words[fault]):
+    with pytest.raises((BackupError, StoreError, OSError), match=words.get(fault, "another collector took over")):
         to_server._copy(store, on_server, manifest)
-    assert tables(on_server) == []
+    assert ("tokens" in tables(on_server)) is bool(tables(on_server)) is (fault == "taken")
     assert begun == ["tokens"], "the versions come last: with them, all is there"
+    on_server.close()
+
+
+def test_a_server_that_is_too_old_is_left_as_it_is(store, address, monkeypatch):
+    monkeypatch.setattr("collector.store.schema.OLDEST_SERVER", (999, 1))
+    on_server = Store.open(address)
+    with pytest.raises(StoreError, match=r"needs 999\.1 or newer"):
+        to_server._copy(store, on_server, type("", (), {"tables": {}}))
+    assert tables(on_server) == []
     on_server.close()
 
 
