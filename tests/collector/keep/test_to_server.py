@@ -98,6 +98,21 @@ def test_a_copy_that_fails_leaves_no_table_but_what_a_collector_took_over(fault,
     on_server.close()
 
 
+def test_a_table_is_the_same_when_the_server_has_merged_what_replaces_each_other(store, address, monkeypatch):
+    for version in (1, 2):
+        store.client().command(f"INSERT INTO step_models (at, service, version) VALUES (1763719200, 'a', {version})")
+    on_server, copied = Store.open(address), to_server._copied
+
+    def merged(embedded, server, name):
+        yield from copied(embedded, server, name)
+        server.client().command(f"OPTIMIZE TABLE {name} FINAL")
+
+    monkeypatch.setattr(to_server, "_copied", merged)
+    to_server._copy(store, on_server, type("", (), {"tables": dict.fromkeys(["schema_version", "step_models"])}))
+    assert on_server.query("SELECT version FROM step_models").result_rows == [(2,)]
+    on_server.close()
+
+
 def test_a_server_that_is_too_old_is_left_as_it_is(store, address, monkeypatch):
     monkeypatch.setattr("collector.store.schema.OLDEST_SERVER", (999, 1))
     on_server = Store.open(address)
@@ -113,7 +128,15 @@ def test_parts_are_copied_in_pieces(store, address, monkeypatch):
         "INSERT INTO tokens (minute, trace_id, request_span_id, token_index, duration_us, step)"
         " SELECT '2026-11-20 10:00:00', unhex(repeat('cd', 16)), 'abcdefgh', number, 7, 1 FROM numbers(5)"
     )
+    store.client().command("DELETE FROM tokens WHERE token_index IN (2, 3) SETTINGS lightweight_deletes_sync = 2")
     on_server = Store.open(address)
+    insert = type(on_server.client()).raw_insert
+
+    def refusing(client, name, *, insert_block, **others):
+        assert insert_block, "a server refuses an insert without rows; the one of the tests does not"
+        return insert(client, name, insert_block=insert_block, **others)
+
+    monkeypatch.setattr(type(on_server.client()), "raw_insert", refusing)
     to_server._copy(store, on_server, type("", (), {"tables": dict.fromkeys(["schema_version", "tokens"])}))
     assert on_server.query(TOKENS).result_rows == store.query(TOKENS).result_rows
     on_server.close()
