@@ -145,3 +145,8 @@ def test_parts_are_copied_in_pieces(store, address, monkeypatch):
 def test_a_server_that_is_away_is_named_without_its_password(tmp_path):
     with pytest.raises(BackupError, match=r"cannot open the store http://name:…@127\.0\.0\.1:9/default"):
         to_server.to_server(tmp_path / "b.tar", "http://name:secret@127.0.0.1:9/default")
+
+
+def test_a_backup_that_cannot_be_read_is_named_with_the_server(address, tmp_path):
+    with pytest.raises(BackupError, match=rf"b\.tar cannot be copied to {address}: .*No such file"):
+        to_server.to_server(tmp_path / "b.tar", address)
