@@ -85,7 +85,7 @@ def test_a_copy_that_fails_leaves_no_table_but_what_a_collector_took_over(fault,
         if fault == "taken" and name == "tokens":
             server.client().command("CREATE TABLE schema_lock_2 (nothing UInt8) ENGINE = Null")
         yield from copied(embedded, server, name)
-        if name == "tokens":
+        if name == "tokens" and fault != "taken":
             change = "DELETE FROM tokens" if fault == "rows" else "ALTER TABLE tokens UPDATE duration_us = 8"
             server.client().command(f"{change} WHERE token_index = 1 SETTINGS {AT_ONCE}")
 
