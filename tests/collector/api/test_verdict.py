@@ -388,3 +388,14 @@ class TestOfEachTenant:
         of_small = [one for box in boxes for one in (box, *box["inside"]) if one["tenant"] == "small"]
         assert [one["kind"] for one in of_small] == ["slo_burn"]
         assert of_small[0] in boxes, "2 of its 14 bad requests hang"
+
+    def test_an_slo_with_one_tenant_is_told_of_that_tenant(self, rows, boxed):
+        store(rows, [*chats(6, tenant="only"), *slow(40, tenant="only")], ago=20)
+        answer = boxed()
+        assert (answer["slo"], answer["tenant"]) == ("each", "only")
+
+    def test_an_slo_that_is_broken_to_all_is_told_before_its_tenants(self, rows, boxed):
+        store(rows, [*chats(20, tenant="a"), *slow(40, tenant="a")], ago=50)
+        store(rows, [*chats(30, tenant="b"), *slow(20, tenant="b")], ago=20)
+        answer = boxed()
+        assert (answer["slo"], answer["tenant"]) == ("each", None)
