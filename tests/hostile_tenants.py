@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from operator import ne
 from pathlib import Path
 
 import httpx
@@ -232,7 +233,7 @@ def _explained_differently(sides, times):
     deadline = time.monotonic() + EXPLAINED_WITHIN_S
     while True:
         pairs = [*zip(*(side.explanations(times, ids).items() for side in sides), strict=True)]
-        found = [f"{path}: {_first_difference(one, other)}" for (path, one), (_, other) in pairs if one != other]
+        found = [f"{path}: {_first_difference(a, b, differ)}" for (path, a), (_, b) in pairs if differ(a, b)]
         levels = Counter(answer["explained"] and answer["explained"]["level"] for (_, answer), _ in pairs[-len(ids) :])
         if (not found and None not in levels) or time.monotonic() > deadline:
             return found, dict(levels)
@@ -276,7 +277,7 @@ def run(seconds, folder, *, rules=True, lost_after_s=15, names=80, tick_s=TICK_S
         _wait_until_settled(sides, end_s)
         seen = [side.answers(times) for side in sides]
         differences = [
-            f"{path}: {_first_difference(*pair)}" for path in seen[0] if differ(pair := [s[path] for s in seen])
+            f"{path}: {_first_difference(*pair)}" for path in seen[0] if ne(*(pair := [s[path] for s in seen]))
         ]
         differences += _exposed_differently(sides)
         explained, levels = _explained_differently(sides, times) if past_s else ([], {})
@@ -305,18 +306,29 @@ def run(seconds, folder, *, rules=True, lost_after_s=15, names=80, tick_s=TICK_S
                 side.collector.stop()
 
 
-def differ(pair):
-    return pair[0] != pair[1]
+def differ(one, other):
+    """Whether two JSON documents differ by more than a microsecond or two, or a millionth, in a number.
+
+    A round of the explainer sums the steps that it reads, from the first one on, and rounds to microseconds. Where
+    rounds begin depends on the moment, so the last microsecond does.
+    """
+    if isinstance(one, float) and isinstance(other, float | int):
+        return not math.isclose(one, other, rel_tol=1e-6, abs_tol=2e-6)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() != other.keys() or any(differ(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) != len(other) or any(map(differ, one, other))
+    return one != other
 
 
-def _first_difference(one, other, path=""):
+def _first_difference(one, other, unlike=ne, path=""):
     """The place and the two values of the first difference of two JSON documents."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        name = next(name for name in one if one[name] != other[name])
-        return _first_difference(one[name], other[name], f"{path}.{name}")
+        name = next(name for name in one if unlike(one[name], other[name]))
+        return _first_difference(one[name], other[name], unlike, f"{path}.{name}")
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        place = next(place for place, pair in enumerate(zip(one, other, strict=True)) if differ(pair))
-        return _first_difference(one[place], other[place], f"{path}[{place}]")
+        place = next(place for place, pair in enumerate(zip(one, other, strict=True)) if unlike(*pair))
+        return _first_difference(one[place], other[place], unlike, f"{path}[{place}]")
     return f"{path or 'all'}: {str(one)[:300]} alone, {str(other)[:300]} beside"
 
 

@@ -84,11 +84,13 @@ def router(ctx: Context) -> APIRouter:
         slo = find_slo(reader.slos, query.slo)
         vantage, against, cut, strata = slo.select["vantage"], query.against, "", NO_STRATA
         window, other = _side(reader, slo, query), None
+        uncut = of_other = window
         if against is None:
             ran = Ran.read(reader, window)
             seen, first_ns = ran.seen_s(), ran.first_ns
         else:
-            common = common_time(reader, _side(reader, slo, against), window)
+            of_other = _side(reader, slo, against)
+            common = common_time(reader, of_other, window)
             window, cut, seen, first_ns = common.b, common.cut, common.seen_s, common.first_ns
             strata = read_strata(reader, (common.a, window))
             name = _named(query.own_filters("against"), "the other time")
@@ -115,8 +117,8 @@ def router(ctx: Context) -> APIRouter:
             cut=cut,
         )
         if answer.empty is not None:
-            for side, asked in ((checked, query.filters()), (other or checked, query.own_filters("against"))):
-                answer.reason = "; ".join([answer.reason, *unknown_names(reader, side.counted.window, asked)])
+            for of_side, asked in ((uncut, query.filters()), (of_other, query.own_filters("against"))):
+                answer.reason = "; ".join([answer.reason, *unknown_names(reader, of_side, asked)])
         if query.ok_if and answer.verdict not in _OK[query.ok_if]:
             response.status_code = HTTPStatus.PRECONDITION_FAILED
         return answer

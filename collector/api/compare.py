@@ -40,7 +40,8 @@ class CompareQuery(WindowQuery):
         """The start and the end of a side alone; None for a common one."""
         if self.at is not None:
             moment = self.at.at(now_ns)
-            return (_at(moment - self.span), self.at) if side == "a" else (self.at, _at(moment + self.span))
+            edges = [_at(ns) for ns in (moment - self.span, moment, moment + self.span)]  # -1h would be before its end
+            return (edges[0], edges[1]) if side == "a" else (edges[1], edges[2])
         return self.own_times(side)
 
     def side(self, reader: Reader, side: str) -> tuple[str, Window, list[str]]:
@@ -69,6 +70,7 @@ def router(ctx: Context) -> APIRouter:
         if not any(query.own_filters(side) or any(query.times(reader.now_ns, side)) for side in "ab"):
             raise bad_parameter("a.variant", "say how the sides differ, as in a.variant=old&b.variant=new or at=-1h")
         (of_a, a, vantage_of_a), (of_b, b, vantage_of_b) = (query.side(reader, side) for side in "ab")
+        asked = {"a": a, "b": b}
         common = common_time(reader, a, b)
         a, b = common.a, common.b
         strata = read_strata(reader, (a, b))
@@ -76,8 +78,7 @@ def router(ctx: Context) -> APIRouter:
         answer = compare(*sides, query.relevant, strata, common.cut)
         for name, side in zip("ab", sides, strict=True):
             if not side.counted.requests.total:
-                asked = query.filters() | query.own_filters(name)
-                answer.warnings += unknown_names(reader, side.counted.window, asked)
+                answer.warnings += unknown_names(reader, asked[name], query.filters() | query.own_filters(name))
         return answer
 
     return routes

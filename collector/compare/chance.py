@@ -210,6 +210,8 @@ class ShareErrors:
             ]
         self.slow = np.logical_or.reduce([one.slow for one in self._wander])
         """Of each share, whether the traffic wanders too slowly for this time."""
+        self.apart = len(self._wander) > 1
+        """The sides have other times."""
         self._at: dict[float, list[Floats]] = {}
 
     def at(self, z: float) -> list[Floats]:

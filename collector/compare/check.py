@@ -14,7 +14,7 @@ from collector.ask.times import SECOND_NS
 from collector.ask.window import Window
 from collector.base.answer import Answer
 from collector.compare.chance import Floats
-from collector.compare.compare import listed, told_strata
+from collector.compare.compare import listed, told_strata, told_undetermined
 from collector.compare.evidence import (
     ALPHA,
     Judged,
@@ -23,9 +23,10 @@ from collector.compare.evidence import (
     against_latency,
     against_objective,
     against_share,
+    drifts,
     larger,
 )
-from collector.compare.sides import LATENCIES, Rows, alike_samples, read_rows
+from collector.compare.sides import LATENCIES, Rows, alike_samples, bad_samples, read_rows
 from collector.compare.strata import NO_STRATA, Strata
 from collector.compare.wandering import BLOCKS
 from collector.count.answers import WindowOut
@@ -59,29 +60,48 @@ class Check(Answer):
     numbers: list[Judged]
 
 
-def bad_share(reader: Reader, counted: Counted, slo: Slo, first_ns: int) -> Share:
+@dataclass(frozen=True)
+class BadShare:
     """The bad requests among the judged ones, and how they came together since the first of them."""
-    tally, errors = counted.requests.tally, counted.errors
+
+    judged: Share
+    least: Share
+    """If all undetermined requests are good."""
+    most: Share
+    """If they are bad."""
+
+
+def bad_share(reader: Reader, counted: Counted, slo: Slo, first_ns: int) -> BadShare:
+    """The bad requests of one side."""
+    tally, errors, unknown = counted.requests.tally, counted.errors, float(counted.requests.undetermined)
     if not tally.judged:
-        return Share(0.0, 0.0)
+        return BadShare(*[Share(0.0, 0.0)] * 3)
     bad, n = float(tally.bad), float(tally.judged)
     window = replace(counted.window, start_ns=min(max(counted.window.start_ns, first_ns), counted.window.end_ns - 1))
-    bad_by_block, by_block = _by_block(reader, slo, window)
-    moved = (bad_by_block - by_block * bad_by_block.sum() / max(by_block.sum(), 1.0)) / n
+    of_bad, of_judged, of_unknown = _by_block(reader, slo, window)
     more = errors.attainment**2 if errors and errors.attainment and 0 < bad < n else 0.0
-    return Share(bad, n, moved, window.seconds, by_block, more)
+
+    def share(hits: float, n: float, inside: Floats, all_: Floats) -> Share:
+        moved = (inside - all_ * inside.sum() / max(all_.sum(), 1.0)) / n
+        return Share(hits, n, moved, window.seconds, all_, more)
+
+    return BadShare(
+        judged=share(bad, n, of_bad, of_judged),
+        least=share(bad, n + unknown, of_bad, of_judged + of_unknown),
+        most=share(bad + unknown, n + unknown, of_bad + of_unknown, of_judged + of_unknown),
+    )
 
 
-def _by_block(reader: Reader, slo: Slo, window: Window) -> tuple[Floats, Floats]:
-    """The bad and the judged requests that ended in each of the blocks of a window, the latest first."""
+def _by_block(reader: Reader, slo: Slo, window: Window) -> Floats:
+    """The bad, the judged and the undetermined requests that ended in each block of a window, the latest first."""
     edges = np.linspace(window.end_ns, window.start_ns, BLOCKS + 1).astype(np.int64).tolist()
     ended = read_ended(reader.queries, window.filter, Cells([slo]), slices(edges))
     outcomes = ended.judged.of_all_slos()
-    blocks = ended.by_band({"bad": outcomes.bad, "judged": outcomes.bad | outcomes.good})
-    counts = np.zeros((2, BLOCKS))
-    for band, of_band in blocks.items():
-        counts[:, band - 1] = of_band["bad"], of_band["judged"]
-    return counts[0], counts[1]
+    flags = {"bad": outcomes.bad, "judged": outcomes.bad | outcomes.good, "undetermined": outcomes.undetermined}
+    counts = np.zeros((len(flags), BLOCKS))
+    for band, of_band in ended.by_band(flags).items():
+        counts[:, band - 1] = [of_band[name] for name in flags]
+    return counts
 
 
 def overall(numbers: Sequence[Judged]) -> Verdict:
@@ -99,7 +119,7 @@ class Checked:
 
     name: str
     counted: Counted
-    bad: Share
+    bad: BadShare
     rows: Rows
 
 
@@ -140,21 +160,23 @@ def check(
     budget, seen_s = 1 - objective, min(_seen_s(checked), ran_s)
     empty = next((one.name for one in (checked, against) if one and not one.counted.requests.tally.judged), None)
     young = seen_s * SECOND_NS < least_ns
+    drifting = False
     if against is None:
-        numbers = [against_objective(checked.bad, budget, relevant, young=young)]
+        of = checked.bad
+        numbers = [against_objective(of.judged, budget, relevant, young=young, least=of.least, most=of.most)]
     else:
         pairs = {name: alike_samples(against.rows, checked.rows, name) for name in LATENCIES}
         known = {name: pair for name, pair in pairs.items() if pair}
-        of = len(known) + 1
-        bad = alike_samples(against.rows, checked.rows, "bad")
-        numbers = [against_share(bad, checked.bad, budget, relevant, of, young=young)]
+        n, drifting = len(known) + 1, drifts(known.values())
+        bad = bad_samples(against.rows, checked.rows)
+        numbers = [against_share(bad, checked.bad.most, budget, relevant, n, young=young, drifts=drifting)]
         word = f"P{significant(100 * quantile, 4).rstrip('0').rstrip('.')}"
         numbers += [
-            against_latency(f"{word} {THRESHOLDS[name]}", pair, quantile, relevant, of, young=young)
+            against_latency(f"{word} {THRESHOLDS[name]}", pair, quantile, relevant, n, young=young, drifts=drifting)
             for name, pair in known.items()
         ]
     verdict = overall(numbers)
-    slow = checked.bad.wanders_slowly(larger(budget, relevant))
+    slow = drifting or checked.bad.judged.wanders_slowly(larger(budget, relevant))
     reason = _reason(verdict, numbers, checked, against, relevant)
     if verdict == "not decided" and young and not empty:
         reason += f"; good needs {duration(least_ns / SECOND_NS)} of traffic, of which {duration(seen_s)} are seen"
@@ -172,7 +194,12 @@ def check(
         empty=empty,
         seen_s=seen_s,
         slow=slow,
-        warnings=[*([cut] if cut else []), *_not_compared(checked, against), *told_strata(strata, ())],
+        warnings=[
+            *([cut] if cut else []),
+            *_not_compared(checked, against),
+            *told_undetermined({side.name: side.counted.requests for side in (checked, against) if side}),
+            *told_strata(strata, ()),
+        ],
         numbers=numbers,
     )
 
@@ -190,10 +217,11 @@ def _not_compared(checked: Checked, against: Checked | None) -> Iterator[str]:
 
 def _seen_s(checked: Checked) -> float:
     """Seconds from the first block with a request that was judged to the last one."""
-    if not checked.bad.n or checked.bad.judged is None:
+    bad = checked.bad.judged
+    if not bad.n or bad.judged is None:
         return 0.0
-    blocks = np.flatnonzero(checked.bad.judged)
-    return float(np.ptp(blocks) + 1) * checked.bad.seconds / BLOCKS if blocks.size else 0.0
+    blocks = np.flatnonzero(bad.judged)
+    return float(np.ptp(blocks) + 1) * bad.seconds / BLOCKS if blocks.size else 0.0
 
 
 def _reason(

@@ -13,9 +13,10 @@ from pydantic import Field
 from collector.base.answer import Answer
 from collector.compare.alike import mix_differs
 from collector.compare.chance import Z_95, Floats, Interval, Ratios, Sample, ShareErrors, difference, share
-from collector.compare.sides import LATENCIES, Rows, Side, SideOut, alike_samples, alike_tokens, where
+from collector.compare.sides import LATENCIES, Rows, Side, SideOut, alike_samples, alike_tokens, bad_samples, where
 from collector.compare.strata import Strata
 from collector.count.answers import LEVELS
+from collector.slo.counts import Counts
 from tokentrail.shared.formatting import THRESHOLDS, percent, significant
 from tokentrail.shared.formatting import count as digits
 
@@ -25,6 +26,8 @@ _SLOWLY: Final = 2.0
 """Traffic that wanders slowly must differ by so many times as much."""
 _LEAST_OF_STRATUM: Final = 200
 _MOST_PARTS: Final = 10
+_MUCH: Final = 0.01
+"""A part of the requests from which on it is told that it is undetermined."""
 _OTHER_LOAD: Final = 1.25
 """A load that is larger by a quarter may be a reason of its own."""
 
@@ -147,7 +150,26 @@ def _z_of(verdicts: int) -> float:
 
 
 class _Attainment:
-    """The difference of attainment, like for like."""
+    """The difference of attainment, like for like, from the least to the most that undetermined requests leave open."""
+
+    def __init__(self, *pairs: tuple[Sample, Sample]) -> None:
+        self._judged, *self._supposed = (_Shares(pair) for pair in pairs)
+
+    @classmethod
+    def of(cls, a: Rows, b: Rows) -> _Attainment | None:
+        pairs = bad_samples(a, b)
+        return cls(*pairs) if pairs else None
+
+    def interval(self, z: float) -> Interval:
+        """The estimate of the judged requests, and the bounds under each supposition."""
+        judged, *others = (one.interval(z) for one in (self._judged, *self._supposed))
+        return Interval(
+            judged.estimate, min([judged.low, *(o.low for o in others)]), max([judged.high, *(o.high for o in others)])
+        )
+
+
+class _Shares:
+    """The difference of the shares of good requests."""
 
     def __init__(self, pair: tuple[Sample, Sample]) -> None:
         self._pair = pair
@@ -156,11 +178,6 @@ class _Attainment:
             float(side.weights[bad].sum() / side.weights.sum()) for side, bad in zip(pair, inside, strict=True)
         ]
         self._errors = ShareErrors(pair, [bad[None] for bad in inside], np.array([max(sum(self._bad) / 2, 1e-9)]))
-
-    @classmethod
-    def of(cls, a: Rows, b: Rows) -> _Attainment | None:
-        pair = alike_samples(a, b, "bad")
-        return pair and cls(pair)
 
     def interval(self, z: float) -> Interval:
         """Wilson's intervals of as many independent requests as the errors tell, and their difference."""
@@ -251,7 +268,8 @@ def _warnings(a: Side, b: Side, mix: Mapping[str, MixOut]) -> Iterator[str]:
     for side in (a, b):
         if not side.counted.requests.total:
             yield f"{side.name} has no request that ended in its time"
-    for name, one in mix.items():
+    empty = [side.name for side in (a, b) if not len(side.rows["key"])]
+    for name, one in mix.items() if not empty else ():
         if one.a is None or one.b is None:
             yield f"one side does not tell its {_WORDS[name]}, so requests are not compared by them"
         elif one.differs:
@@ -259,8 +277,20 @@ def _warnings(a: Side, b: Side, mix: Mapping[str, MixOut]) -> Iterator[str]:
     running = [side.running or 0.0 for side in (a, b)]
     if min(running) > 0 and max(running) / min(running) > _OTHER_LOAD:
         yield f"the load differs: {significant(running[0], 2)} and {significant(running[1], 2)} requests ran at a time"
+    yield from told_undetermined({side.name: side.counted.requests for side in (a, b)})
+    of_a, of_b = (side.rows["slos"][np.isfinite(side.rows["bad"])] for side in (a, b))
+    if len(of_a) and len(of_b) and not np.isin(of_a, of_b).any():
+        yield f"other SLOs judge the requests of {a.name} than those of {b.name}, so attainment is not compared"
     if a.one_of * b.one_of > 1:
         yield f"intervals are from one of {max(a.one_of, b.one_of)} requests; all others are from all"
+
+
+def told_undetermined(sides: Mapping[str, Counts]) -> Iterator[str]:
+    """The sides of which nobody tells of a part of the requests whether they were good."""
+    for name, of in sides.items():
+        share = of.undetermined / max(of.undetermined + of.tally.judged, 1)
+        if share >= _MUCH:
+            yield f"nobody tells whether {percent(share)} of the requests of {name} were good or bad"
 
 
 def _sentence(

@@ -10,7 +10,7 @@ steady traffic where it looks for worse, which a release should show early, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log, log1p, sqrt
 from typing import Final, Literal
@@ -138,13 +138,22 @@ def _mean(logs: Sequence[float]) -> float:
     return largest + log(sum(exp(one - largest) for one in logs) / len(logs))
 
 
-def against_objective(checked: Share, budget: float, relevant: float, *, young: bool = False) -> Judged:
+def against_objective(
+    checked: Share,
+    budget: float,
+    relevant: float,
+    *,
+    young: bool = False,
+    least: Share | None = None,
+    most: Share | None = None,
+) -> Judged:
     """The bad share against the budget, and against a budget that is larger by the relevant share.
 
-    `young`: it was not seen for long enough to be good.
+    `young`: it was not seen for long enough to be good. `least` and `most`: the shares if all undetermined requests are
+    good, or bad.
     """
-    good = 0.0 if young else checked.beside(larger(budget, relevant), _GOOD)
-    return Judged.of("bad share", budget, checked.share, checked.beside(budget, _WORSE), good, numbers=1)
+    good = 0.0 if young else (most or checked).beside(larger(budget, relevant), _GOOD)
+    return Judged.of("bad share", budget, checked.share, (least or checked).beside(budget, _WORSE), good, numbers=1)
 
 
 def larger(budget: float, relevant: float) -> float:
@@ -152,26 +161,56 @@ def larger(budget: float, relevant: float) -> float:
     return min(budget * (1 + relevant), 1 - 1e-9)
 
 
+def drifts(pairs: Iterable[tuple[Sample, Sample]]) -> bool:
+    """Tell whether the sides have times of their own in which some latency wanders too slowly for them.
+
+    What is slower at another time then may be so without a release, and decides nothing.
+    """
+    for pair in pairs:
+        middle = float(np.median(np.concatenate([side.values for side in pair])))
+        found = ShareErrors(pair, [(side.values > middle)[None] for side in pair], np.array([0.5]))
+        if found.apart and found.slow.any():
+            return True
+    return False
+
+
 def against_share(
-    pair: tuple[Sample, Sample] | None, b: Share, budget: float, relevant: float, of: int, *, young: bool = False
+    pairs: Sequence[tuple[Sample, Sample]],
+    b: Share,
+    budget: float,
+    relevant: float,
+    of: int,
+    *,
+    young: bool = False,
+    drifts: bool = False,
 ) -> Judged:
     """The bad share of two sides, like for like. It is good, too, where nothing says that B is worse and B keeps the
-    objective: `b` is its bad share as it is. A side that has too few requests to compare with is no release to be as
-    good as.
+    objective: `b` is its bad share, if all undetermined requests are bad. A side that has too few requests to compare
+    with is no release to be as good as.
+
+    `pairs`: see `bad_samples`. The evidence is that of the supposition under which it is the least.
     """
     worse = good = 0.0
     shares: list[float | None] = [None, b.share]
-    if pair:
-        bad = [side.values > 0 for side in pair]
-        shares = [*_shares(pair, bad)]
-        worse, good = _differ(pair, bad, _WORSE), _differ(pair, bad, _GOOD, 1 + relevant)
+    if pairs:
+        bad = [[side.values > 0 for side in pair] for pair in pairs]
+        shares = [*_shares(pairs[0], bad[0])]
+        worse = min(0.0 if drifts else _differ(pair, inside, _WORSE) for pair, inside in zip(pairs, bad, strict=True))
+        good = min(_differ(pair, inside, _GOOD, 1 + relevant) for pair, inside in zip(pairs, bad, strict=True))
         if worse < log(of / ALPHA):
             good = max(good, b.beside(larger(budget, relevant), _GOOD))
-    return Judged.of("bad share", shares[0], shares[1], worse, 0.0 if young else good, numbers=of)
+    return Judged.of("bad share", shares[0], shares[1], worse, 0.0 if young or drifts else good, numbers=of)
 
 
 def against_latency(
-    name: str, pair: tuple[Sample, Sample], level: float, relevant: float, of: int, *, young: bool = False
+    name: str,
+    pair: tuple[Sample, Sample],
+    level: float,
+    relevant: float,
+    of: int,
+    *,
+    young: bool = False,
+    drifts: bool = False,
 ) -> Judged:
     """A percentile of two sides: how many requests of each are above a percentile of both.
 
@@ -181,8 +220,9 @@ def against_latency(
     """
     a, b = pair
     levels = [level, *(lower for lower in _BODY if lower < level)]
-    worse = _mean([_above(a, b, each, _WORSE) for each in levels]) if b.quantile(level) > a.quantile(level) else 0.0
-    good = 0.0 if young else _above(a, replace(b, values=b.values / (1 + relevant)), level, _GOOD)
+    is_larger = not drifts and b.quantile(level) > a.quantile(level)
+    worse = _mean([_above(a, b, each, _WORSE) for each in levels]) if is_larger else 0.0
+    good = 0.0 if young or drifts else _above(a, replace(b, values=b.values / (1 + relevant)), level, _GOOD)
     return Judged.of(name, a.quantile(level) / 1e9, b.quantile(level) / 1e9, worse, good, numbers=of)
 
 

@@ -15,6 +15,7 @@ from collector.count.reader import Reader
 PAUSE_S: Final = 900.0
 """Without a request for so long, a side has not run."""
 _LEAST_CUT_S: Final = 60.0
+"""Less than this is not cut off, and no side is cut to less."""
 _MINUTE_S: Final = 60
 _LEAST_OF_EACH: Final = 0.1
 """Sides that ran together for less of the time of the one that ran shorter have times of their own."""
@@ -78,13 +79,14 @@ def common_time(reader: Reader, a: Window, b: Window) -> CommonTime:
     if of_a.first_ns is None or of_a.last_ns is None or of_b.first_ns is None or of_b.last_ns is None:
         return CommonTime(a, b, "", 0.0, of_b.first_ns)
     first, last = max(of_a.first_ns, of_b.first_ns), min(of_a.last_ns, of_b.last_ns) + 1
-    least = _LEAST_CUT_S * SECOND_NS
+    least = int(_LEAST_CUT_S * SECOND_NS)
     start = first if first - max(a.start_ns, min(of_a.first_ns, of_b.first_ns)) > least else a.start_ns
     end = last if max(of_a.last_ns, of_b.last_ns) - last > least else a.end_ns
     both_s, each_s = of_a.seen_s(of_b), min(of_a.seen_s(), of_b.seen_s())
     if start >= end or both_s < _LEAST_OF_EACH * each_s:
         told = "the sides ran at different times, so what else changed in time counts too"
         return CommonTime(a, b, told, of_b.seen_s(), of_b.first_ns)
+    start = max(a.start_ns, min(start, end - least))
     if (start, end) == (a.start_ns, a.end_ns):
         return CommonTime(a, b, "", both_s, of_b.first_ns)
     told = f"both sides are of the time in which both ran, {rfc3339(start)} to {rfc3339(end)}"

@@ -28,12 +28,14 @@ from collector.numbers.itl import itl
 from collector.numbers.latencies import estimated, exact
 from collector.slo.cells import Cells
 from collector.slo.counts import Counts, Number
-from collector.slo.judged import Outcomes
+from collector.slo.judged import Judged, Outcomes
 from collector.slo.model import Promise
 from collector.sql.fragment import Fragment
 
 Rows = Mapping[str, Floats]
 """Columns of compare/queries/compare_rows.sql, by name. `bad` is 1 or 0, and NaN for a request that no SLO judges;
+`undetermined` is 1 where nobody tells whether a request was good; `slos` has a number for each set of SLOs that select
+a request;
 `together` has a number for each session, NaN without one; `by NAME` that of a dimension's value (`Stratum.values`)."""
 
 LATENCIES: Final = {
@@ -50,6 +52,7 @@ _ROW: Final = ("key", "start", "end", "weight", "ttft", "tpot", "e2e", "gap", "i
 _MOST_ROWS: Final = 100_000
 """Of more requests a side, one of several is read for the intervals, and so of more tokens."""
 _FEWEST: Final = 2
+_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 _MOST_OF_BOTH: Final = 0.5
 """Sides whose common time is a larger part of all are of one time."""
 
@@ -165,11 +168,25 @@ def read_rows(reader: Reader, counted: Counted, promises: Sequence[Promise], str
     rows = dict(zip(names, table.T, strict=True))
     numbers = rows.pop("high").astype(np.uint64) << np.uint64(32) | rows.pop("low").astype(np.uint64)
     different, place = np.unique(numbers, return_inverse=True)
-    rows["bad"] = _bad(cells.judged(different).of_all_slos())[place]
+    judged_by = cells.judged(different)
+    outcomes, judges = judged_by.of_all_slos(), _sets(judged_by, len(promises))
+    rows["bad"] = _bad(outcomes)[place]
+    rows["undetermined"] = outcomes.undetermined[place].astype(np.float64)
+    rows["slos"] = judges[place]
     in_flight = open_requests(reader, window)
-    judged = _bad(in_flight.judged(promises).of_all_slos())
+    open_judged = in_flight.judged(promises)
+    judged = _bad(open_judged.of_all_slos())
     chosen = np.isfinite(judged) if one_of == 1 else np.zeros(0, bool)
-    return _with_open(rows, in_flight.where(chosen) if chosen.any() else None, judged, strata, window), one_of
+    sets = _sets(open_judged, len(promises))
+    return _with_open(rows, in_flight.where(chosen) if chosen.any() else None, judged, sets, strata, window), one_of
+
+
+def _sets(judged: Judged, promises: int) -> Floats:
+    """A number for each set of promises that select a cell, the same on both sides: a hash of 53 bits."""
+    numbers = np.zeros(len(judged), np.uint64)
+    for i in range(promises):
+        numbers = (numbers ^ (judged.outcomes(i).selected + np.uint64(1))) * _ODD
+    return (numbers >> np.uint64(11)).astype(np.float64)
 
 
 def _bad(outcomes: Outcomes) -> Floats:
@@ -177,7 +194,9 @@ def _bad(outcomes: Outcomes) -> Floats:
     return np.where(outcomes.bad, 1.0, np.where(outcomes.good, 0.0, np.nan))
 
 
-def _with_open(rows: Rows, open_: InFlight | None, judged: Floats, strata: Strata, window: Window) -> Rows:
+def _with_open(
+    rows: Rows, open_: InFlight | None, judged: Floats, sets: Floats, strata: Strata, window: Window
+) -> Rows:
     """The rows, and behind them those that have not ended and are bad: of middle length, since nobody tells it."""
     if open_ is None or not open_.size:
         return rows
@@ -187,7 +206,7 @@ def _with_open(rows: Rows, open_: InFlight | None, judged: Floats, strata: Strat
     for name in _OF_BAD:
         known = rows[name][np.isfinite(rows[name])]
         behind[name] = np.full(open_.size, np.median(known) if known.size else np.nan)
-    behind["bad"] = judged[np.isfinite(judged)]
+    behind["bad"], behind["slos"] = judged[np.isfinite(judged)], sets[np.isfinite(judged)]
     for one in strata.kinds:
         number = {value: place for place, value in enumerate(one.values, 1)}
         behind[f"by {one.name}"] = np.array([number.get(value, 0) for value in open_.values(one.name)], float)
@@ -204,6 +223,31 @@ def alike_samples(a: Rows, b: Rows, latency: str) -> tuple[Sample, Sample] | Non
         for one, factors, features, block, seconds in _weighed(rows, latency)
     )
     return first, second
+
+
+def bad_samples(a: Rows, b: Rows) -> list[tuple[Sample, Sample]]:
+    """The judged requests, 1 for a bad one, weighed like for like; and two suppositions about the undetermined ones:
+    those of A are good and those of B bad, and the opposite. Without undetermined ones, the judged ones alone.
+
+    Of undetermined requests only bad ones are ever judged, as those that missed a threshold, so the judged ones alone
+    look worse than all are. Requests that other SLOs select than any of the other side are left out: their promises are
+    others. Empty when a side has too few judged requests.
+    """
+    of_a, of_b = (side["slos"][np.isfinite(side["bad"])] for side in (a, b))
+    both = np.intersect1d(of_a, of_b)
+    a, b = (where(side, np.isin(side["slos"], both)) for side in (a, b))
+    judged = alike_samples(a, b, "bad")
+    if judged is None:
+        return []
+    if not any((side["undetermined"] == 1).any() for side in (a, b)):
+        return [judged]
+    supposed = [alike_samples(_supposed(a, bad), _supposed(b, 1 - bad), "bad") for bad in (0.0, 1.0)]
+    return [judged, *(pair for pair in supposed if pair)]
+
+
+def _supposed(rows: Rows, bad: float) -> Rows:
+    """The rows, where the undetermined ones are bad (1) or good (0)."""
+    return {**rows, "bad": np.where(rows["undetermined"] == 1, bad, rows["bad"])}
 
 
 def alike_tokens(sides: Sequence[Rows], tokens: Sequence[Floats]) -> tuple[Sample, Sample] | None:

@@ -29,7 +29,7 @@ MOST: Final = 300
 POINTS: Final = 40
 """Buckets of the curves."""
 _FEWEST_STEPS: Final = 5
-"""A bucket with fewer steps that only decode says nothing of a process."""
+"""Fewer steps that only decode, of one bucket and size, say nothing of a process."""
 _QUIET_NS: Final = 300 * SECOND_NS
 
 State = Literal["hangs", "lost", "ok", "quiet"]
@@ -122,10 +122,11 @@ def _batches(reader: Reader, window: Window, step_ns: int) -> Mapping[Process, S
 
 
 def _besides(batches: Mapping[Process, Sequence[Mapping[str, Any]]]) -> dict[Process, Beside]:
-    decoded = {
-        process: {row["bucket"]: row["decode_p50_ns"] for row in of if row["decode_steps"] >= _FEWEST_STEPS}
-        for process, of in batches.items()
-    }
+    decoded: dict[Process, dict[int, dict[int, float]]] = defaultdict(dict)
+    for process, of in batches.items():
+        for row in of:
+            if sizes := {size: p50_ns for size, n, p50_ns in row["decoded"] if n >= _FEWEST_STEPS}:
+                decoded[process][row["bucket"]] = sizes
     return beside({process: (process.service, process.process_tenant) for process in batches}, decoded)
 
 

@@ -1,7 +1,8 @@
 """Each engine process beside its siblings: how much longer its steps take than those of the others of its service.
 
-Only steps that decode and compute no prompt are compared, within one bucket of time, so that neither the prompts nor
-the hour of a process make it slow. A bucket gives one ratio: its median step ÷ the lower median of the siblings'.
+Only steps that decode and compute no prompt are compared, with those of about as many sequences, within one bucket of
+time: so neither the prompts, nor the load, nor the hour of a process make it slow. A bucket gives one ratio: the median
+over its sizes of batches of the process's median step ÷ the lower median of the siblings'. With one size:
 
     bucket      1      2      3      4      5      6
     a        40 ms  41 ms  40 ms  44 ms  40 ms  41 ms
@@ -16,7 +17,7 @@ at, so that of 200 like processes none is called slow by chance in 19 of 20 case
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import comb
 from statistics import median, median_low
 from typing import Final, TypeVar
@@ -28,12 +29,13 @@ RELEVANT: Final = 1.1
 _ERROR: Final = 0.05
 
 Name = TypeVar("Name", bound=Hashable)
-Medians = Mapping[int, float]
-"""The median decode step of a process by bucket of time, in any unit."""
+Medians = Mapping[int, Mapping[int, float]]
+"""The median decode step of a process by bucket of time and size of its batch, in any unit."""
 
 
 class Beside(Answer):
-    """A process beside the others of its service, by steps that only decode, in the same buckets of time."""
+    """A process beside the others of its service, by steps that only decode about as many sequences, in the same
+    buckets of time."""
 
     ratio: float
     """Its median step ÷ that of its siblings."""
@@ -55,21 +57,32 @@ def beside(services: Mapping[Name, Hashable], steps: Mapping[Name, Medians]) -> 
     error = _ERROR / max(1, sum(len(names) for names in of_service.values() if len(names) > 1))
     told = {}
     for names in of_service.values():
-        in_bucket: dict[int, list[tuple[float, Name]]] = defaultdict(list)
+        alike: dict[tuple[int, int], list[tuple[float, Name]]] = defaultdict(list)
         for name in names:
-            for bucket, step in steps[name].items():
-                in_bucket[bucket].append((step, name))
+            for bucket, sizes in steps[name].items():
+                for size, step in sizes.items():
+                    alike[bucket, size].append((step, name))
         for name in names:
-            ratios = sorted(
-                steps[name][bucket] / median_low(others)
-                for bucket in steps[name]
-                if (others := [step for step, other in in_bucket[bucket] if other != name])
-            )
+            ratios = sorted(_ratios(name, steps[name], alike))
             if ratios:
                 low, high = bounds(ratios, error)
                 slow = low is not None and low > RELEVANT
                 told[name] = Beside(ratio=median(ratios), low=low, high=high, siblings=len(names) - 1, is_slow=slow)
     return told
+
+
+def _ratios(
+    name: Name, steps: Medians, alike: Mapping[tuple[int, int], Sequence[tuple[float, Name]]]
+) -> Iterator[float]:
+    """One of each bucket in which a sibling has steps of the same size."""
+    for bucket, sizes in steps.items():
+        ratios = [
+            step / median_low(others)
+            for size, step in sizes.items()
+            if (others := [of for of, other in alike[bucket, size] if other != name])
+        ]
+        if ratios:
+            yield median(ratios)
 
 
 def bounds(values: list[float], error: float) -> tuple[float | None, float | None]:

@@ -18,6 +18,7 @@ from collector.count.in_flight import InFlight
 from collector.count.population import NOTHING, read_ended
 from collector.count.reader import Reader
 from collector.slo.burn import BurnRule
+from collector.slo.burn_between import STEP_NS
 from collector.slo.burn_history import MINUTE_NS, Minutes
 from collector.slo.cells import Cells
 from collector.slo.model import Slo
@@ -103,12 +104,24 @@ class History:
             bad[at] += one["bad"][place][known]
         return Minutes(first, judged, bad, is_all=start_ns <= oldest_ns)
 
+    def steps(self, key: Key, first: int, last: int) -> tuple[Floats, Floats]:
+        """The judged and the bad requests of one of them in each step from one minute to another one."""
+        start_ns, end_ns = max(0, first * MINUTE_NS), min((last + 1) * MINUTE_NS, self._window.end_ns)
+        place, of_first = self.keys.index(key), first * MINUTE_NS // STEP_NS
+        judged, bad = np.zeros((2, (last + 1 - first) * MINUTE_NS // STEP_NS))
+        for one in [*self._counted(start_ns, end_ns, STEP_NS), self._lost(STEP_NS)]:
+            at = one["minute"].astype(np.int64) - of_first
+            known = (at >= 0) & (at < len(judged))
+            judged[at[known]] += one["judged"][place][known]
+            bad[at[known]] += one["bad"][place][known]
+        return judged, bad
+
     def bad(self) -> dict[Key, float]:
         """How many requests of each were bad in all minutes that are known."""
         sums = sum(np.asarray(one["bad"].sum(axis=1, dtype=np.float64)) for one in self._read)
         return dict(zip(self.keys, np.asarray(sums).tolist(), strict=True))
 
-    def _counted(self, start_ns: int, end_ns: int) -> list[Arrays]:
+    def _counted(self, start_ns: int, end_ns: int, each_ns: int = MINUTE_NS) -> list[Arrays]:
         cells = Cells(self._reader.slos)
         names = {"history_tenants": self._names, "history_places": [*range(1, len(self._names) + 1)]}
         place = "transform(tenant, {history_tenants:Array(String)}, {history_places:Array(UInt16)}, 0::UInt16)"
@@ -118,7 +131,7 @@ class History:
             return self._by_minute(cells, rows)
 
         depends_on = (*(slo.hash for slo in self._reader.slos), *self.keys)
-        return _read(self._reader, self._window, (start_ns, end_ns), cells, (counted, depends_on), tenant)
+        return _read(self._reader, self._window, (start_ns, end_ns), cells, (counted, depends_on), tenant, each_ns)
 
     def _by_minute(self, cells: Cells, rows: npt.NDArray[Any]) -> Arrays:
         different, cell = np.unique(rows["cell"], return_inverse=True)
@@ -136,7 +149,7 @@ class History:
                     counts += [by_tenant.reshape(width, -1)[1 + self._names.index(name)] for name in tenants]
         return {"minute": minutes, "judged": np.array(judged), "bad": np.array(bad)}
 
-    def _lost(self) -> Arrays:
+    def _lost(self, each_ns: int = MINUTE_NS) -> Arrays:
         """The lost requests, which count when they were given up."""
         lost = self._in_flight.where(self._in_flight.is_lost)
         judged = lost.judged(self._reader.slos)
@@ -145,7 +158,7 @@ class History:
         for number, slo in enumerate(self._slos.values()):
             bad = judged.outcomes(number).bad
             rows += [bad, *(bad & (tenant == name) for name in self._tenants[slo.name])]
-        minutes, at = np.unique(lost.lost_at_ns // MINUTE_NS, return_inverse=True)
+        minutes, at = np.unique(lost.lost_at_ns // each_ns, return_inverse=True)
         counts = np.array([np.bincount(at, row, len(minutes)) for row in rows]).reshape(len(rows), len(minutes))
         return {"minute": minutes, "judged": counts, "bad": counts}
 
@@ -255,13 +268,15 @@ def _read(
     cells: Cells,
     made: tuple[Any, Any],
     tenant: Fragment = Fragment("0::UInt16"),  # noqa: B008 - it is frozen
+    each_ns: int = MINUTE_NS,
 ) -> list[Arrays]:
-    """Arrays by minute, numbered since 1970, of each slice. A minute lies in one hour, so in one slice.
+    """Arrays by minute, or by another step, numbered since 1970, of each slice. A minute lies in one hour, so in one
+    slice.
 
     What is made of the cells is remembered, and not the cells, of which a minute may have as many as it has requests.
     """
     fragments = {
-        "by": Fragment(f"intDiv(toUnixTimestamp64Nano(toDateTime64({ARRIVED}, 9)), {MINUTE_NS})"),
+        "by": Fragment(f"intDiv(toUnixTimestamp64Nano(toDateTime64({ARRIVED}, 9)), {each_ns})"),
         "cell": Fragment(f"toUInt64({cells.cell.sql})", cells.cell.parameters),
         "tenant_group": tenant,
         "n": Fragment("sum(weight)"),

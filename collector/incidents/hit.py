@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from collector.ask.times import SECOND_NS
+from collector.ask.times import HOUR_NS, SECOND_NS
 from collector.ask.window import Window
 from collector.causes.answer.answer import Explanation
 from collector.causes.answer.explain import explain
@@ -29,6 +29,8 @@ from tokentrail.shared.moments import parse_moment
 
 _MINUTE_NS: Final = 60 * SECOND_NS
 _BYTES: Final = 4096
+_MOST_REQUESTS: Final = 200_000
+"""Of more, those of the last hour are looked at: the answer would come late."""
 _REPLAY_S: Final = 2.0
 """Replays of a burn may take so long, once a minute."""
 _TIMES_BEFORE: Final = 2
@@ -65,21 +67,28 @@ class Hit:
 def hit(reader: Reader, window: Window, vantage: Sequence[str], slo: Slo, burn: Incident, tenant: str | None) -> Hit:
     """The sentences about the requests that are bad for an SLO, or for one tenant of it, since its burn began."""
     of_tenant = () if tenant is None else (selected({"tenant": [tenant]}, "burn"),)
-    start_ns = max(parse_moment(burn.start).ns, window.end_ns - MOST_BACK_NS)
-    recent = Window(start_ns, window.end_ns, all_of(window.filter, *of_tenant))
+    chosen = replace(window, filter=all_of(window.filter, *of_tenant))
     top = burn.top_cause
-    asked = ("hit", slo.hash, burn.start, top and top.cause, repr(recent.filter), repr(vantage))
+    asked = ("hit", slo.hash, burn.start, top and top.cause, repr(chosen.filter), repr(vantage))
     minutes = {("hit", "minute"): (window.end_ns // _MINUTE_NS, reader.now_ns // _MINUTE_NS)}
 
     def answer() -> Hit:
         question = Question(
             (slo,), without=[] if top is None else [causes_of(top.group)], replay="auto", replay_s=_REPLAY_S
         )
+        recent = _recent(reader, chosen, parse_moment(burn.start).ns)
         explanation = explain(reader, recent, vantage, question)
         wrong = what_was_wrong(reader, recent, slo)
         return Hit(_who(reader, recent, slo), _why(top, explanation, wrong), _without(explanation))
 
     return reader.queries.remembered(asked, [*minutes], answer, lambda _: _BYTES, minutes)
+
+
+def _recent(reader: Reader, window: Window, since_ns: int) -> Window:
+    """The time of a burn that is looked at: as much as its top cause is of, or an hour of very many requests."""
+    longest = replace(window, start_ns=max(since_ns, window.end_ns - MOST_BACK_NS))
+    n = reader.queries.count("requests", "ended_in_window", longest.filter, **longest.bounds)
+    return longest if n <= _MOST_REQUESTS else replace(window, start_ns=max(since_ns, window.end_ns - HOUR_NS))
 
 
 def _who(reader: Reader, recent: Window, slo: Slo) -> str | None:

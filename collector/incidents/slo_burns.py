@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from collector.count.summing import SloCounts, Windows, number_of
 from collector.incidents.burn_history import Burned, EndedOfBurn, History, Key, ended_of_burns, longest_ns
 from collector.incidents.incident import Incident, RequestList, incident, request_list
 from collector.slo.burn import BurnRule, Tally, burn_rules
+from collector.slo.burn_between import between
 from collector.slo.burn_history import MINUTE_NS, Stretch, Watched, stretches
 from collector.slo.model import Slo
 from collector.slo.severity import SEVERITIES
@@ -191,7 +193,10 @@ def _past(
     asked = True
     while True:
         minutes = history.minutes(key, asked=asked)
-        over = [one for one in stretches(minutes, rules, slo.budget) if not (one.lasts and told)]
+        found = stretches(minutes, rules, slo.budget)
+        more = between(minutes, rules, slo.budget, found, partial(history.steps, key))
+        found = stretches(minutes, rules, slo.budget, more) if more else found
+        over = [one for one in found if not (one.lasts and told)]
         inside = [one for one in over if (max(one.last, one.fired[1]) + 1) * MINUTE_NS > window.start_ns]
         if all(one.first is not None for one in inside) or not (asked or history.go_back()):
             break

@@ -209,7 +209,7 @@ def _looked_at_in(reader: Reader, window: Window, burns: Sequence[Burning]) -> l
 
 
 def _told(known: Explained) -> Explained:
-    """Those of which a cause is known."""
+    """The requests of which a cause is known."""
     return known.at(np.flatnonzero(known.rows["level"] >= _AT_ALL))
 
 

@@ -36,7 +36,8 @@ def to_server(archive: Path, dsn: str) -> Manifest:
     """Make the tables on the server and copy all rows of a backup; the collector that starts there next does the rest.
 
     Raises `BackupError` when the backup is not complete, when the database has tables of ours already, or when a table
-    does not have the rows of the backup in the end. Then the tables are dropped again. The backup is unpacked into the
+    does not have the rows of the backup in the end. Then the tables are dropped again, unless a collector has taken
+    them over, since this process stood still for a minute. The backup is unpacked into the
     folder of temporary files (`TMPDIR`).
     """
     try:
@@ -77,7 +78,6 @@ def _copy(embedded: Store, server: Store, manifest: Manifest) -> None:
                 " and name a new database (CREATE DATABASE …), or drop these tables"
             )
             raise BackupError(msg)
-        whole = False
         try:
             for statement in statements.values():
                 client.command(statement)
@@ -85,10 +85,10 @@ def _copy(embedded: Store, server: Store, manifest: Manifest) -> None:
                 for _ in _copied(embedded, server, name):
                     lock.renew()
                 _compare(embedded, server, name)
-            whole = True
-        finally:
-            if not whole:
-                _drop(server, [*statements])
+        except BaseException:
+            lock.renew()  # raises when a collector has taken over: it has stored rows in these tables
+            _drop(server, [*statements])
+            raise
 
 
 def _copied(embedded: Store, server: Store, name: str) -> Iterator[None]:

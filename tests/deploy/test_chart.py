@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import jsonschema
 import pytest
 import yaml
 
@@ -16,31 +14,22 @@ from collector.app.service import open_access
 from collector.pipeline.settings import load_settings
 from collector.slo.model import load_slos
 from tests.contract.commands import FENCE
-from tests.deploy.kubernetes import CHART, ROOT, helm, loose_ends, problems, read, rendered
+from tests.deploy.kubernetes import (
+    CHART,
+    ROOT,
+    SETS,
+    containers,
+    helm,
+    loose_ends,
+    of,
+    problems,
+    read,
+    rendered,
+    variables,
+)
 
-VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
-SCHEMA = jsonschema.Draft202012Validator(yaml.safe_load((CHART / "values.schema.json").read_text()))
 MANIFESTS = ROOT / "deploy" / "manifests" / "tokentrail.yaml"
-SETS = yaml.safe_load((Path(__file__).parent / "value_sets.yaml").read_text())
-KEYS, PROXY = SETS["keys"]["keys"], SETS["tls"]["proxies"][0]
-
-
-def of(objects, kind, ending=""):
-    (found,) = [one for one in objects if one["kind"] == kind and one["metadata"]["name"].endswith(ending)]
-    return found
-
-
-def containers(objects):
-    return [
-        one
-        for each in objects
-        if "template" in each.get("spec", {})
-        for one in each["spec"]["template"]["spec"]["containers"]
-    ]
-
-
-def variables(container):
-    return {one["name"]: one.get("value") for one in container["env"]}
+KEYS = SETS["keys"]["keys"]
 
 
 def settings_of(objects, monkeypatch):
@@ -68,53 +57,6 @@ def test_an_api_server_would_take_every_object(name):
         assert container["securityContext"]["readOnlyRootFilesystem"]
         assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
         assert {"livenessProbe", "readinessProbe"} <= container.keys()
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_the_values_are_those_that_the_schema_describes(name):
-    assert [error.message for error in SCHEMA.iter_errors(SETS[name])] == []
-
-
-def test_the_schema_refuses_what_the_chart_does_not_read():
-    assert [*SCHEMA.iter_errors(VALUES)] == []
-    wrongs = """
-        {colector: {}}
-        {collector: {replica: 1}}
-        {collector: {replicas: two}}
-        {collector: {env: {PATH: /bin}}}
-        {collector: {env: {TOKENTRAIL_FSYNC: 1}}}
-        {collector: {store: {url: "clickhouse:9000"}}}
-        {collector: {persistence: {size: many}}}
-        {proxies: [{name: a}]}
-        {ingress: {hosts: {otlp: "https://otlp.example"}}}
-        {ingress: {hosts: {grpc: otlp.example}}}
-        {dashboard: {resources: {limit: {}}}}
-        {keys: {secret: Keys}}
-        {serviceMonitor: {interval: fast}}
-    """
-    for wrong in map(yaml.safe_load, wrongs.strip().splitlines()):
-        assert [*SCHEMA.iter_errors(wrong)], wrong
-
-
-REFUSED = {
-    "the embedded store belongs to one collector": {"collector": {"replicas": 2}},
-    "hosts.otlp and hosts.api empty": {"gateway": {"hosts": {"otlp": "a.example"}}},
-    "Make keys and set keys.secret": {"ingress": {"hosts": {"api": "a.example"}}},
-    "dashboard.enabled leaves out": {"ingress": {"hosts": {"dashboard": "a.example"}}, "dashboard": {"enabled": False}},
-    "the dashboard needs keys.dashboardSecret": {"keys": {"secret": "k"}},
-    "Prometheus needs keys.metricsSecret": {"keys": KEYS | {"metricsSecret": ""}, "serviceMonitor": {"enabled": True}},
-    "the proxies need proxyDefaults.ingestSecret": {"keys": KEYS, "proxies": [PROXY]},
-    "which dashboard, proxies and serviceMonitor": {"tls": {"secret": "t", "clientCa": True}},
-    "tokentrail rules generate --slos slos.yaml": {"slos": "slos: []", "prometheusRule": {"enabled": True}},
-}
-
-
-@pytest.mark.parametrize("told", REFUSED)
-def test_what_cannot_work_is_refused_with_what_to_do(told):
-    done = helm("template", "tokentrail", given=REFUSED[told])
-    assert done.returncode == 1
-    assert told in done.stderr
-    assert not [*SCHEMA.iter_errors(REFUSED[told])]
 
 
 def test_the_collector_is_told_of_its_store_its_keys_and_its_names(monkeypatch, tmp_path):
@@ -210,6 +152,22 @@ def test_the_notes_say_the_next_command():
     assert "kubectl --namespace tokentrail rollout status statefulset/trail" in told
     assert "http://trail-otlp.tokentrail:4318" in told
     assert "Nobody needs a key" in told
+    assert "port-forward service/trail-dashboard 8501:80" in told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"ingress": {"enabled": True}}, "http://slo.example"),
+        ({"ingress": {"enabled": True, "tlsSecret": "t"}}, "https://slo.example"),
+        ({"gateway": {"enabled": True, "parentRefs": [{"name": "g"}]}}, "https://slo.example"),
+        ({"ingress": {"enabled": False}}, "http://localhost:8501"),
+    ],
+)
+def test_the_notes_name_the_address_of_the_dashboard(given, told):
+    (way,) = given
+    done = helm("install", "a", "--dry-run=client", given={way: given[way] | {"hosts": {"dashboard": "slo.example"}}})
+    assert f"   {told}\n" in done.stdout, done.stderr
 
 
 def test_the_chart_has_the_version_and_the_files_of_the_project():

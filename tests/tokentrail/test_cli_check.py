@@ -115,6 +115,21 @@ def test_json_and_junit_are_written_also_without_an_answer(monkeypatch, tmp_path
         assert (code, answer["verdict"], cases) == (64, "not decided", ("1", "1"))
         assert answer["reason"].startswith(why)
 
+    for wrong, why in (
+        (["--relevant", "much"], "Invalid value for '--relevant': "),
+        (["--varaint", "new"], "No such option: --varaint"),
+        (["--label", "region"], "--label: NAME=VALUE, such as region=eu, not 'region'"),
+        (["--label", "region", f"--junit={tmp_path / 'junit.xml'}"], "--label: NAME=VALUE"),
+    ):
+        code, answer, cases = asked(*wrong)
+        assert (code, answer["verdict"], answer["slo"], cases) == (64, "not decided", "chat", ("1", "1"))
+        assert why in answer["reason"]
+    path = tmp_path / "other.xml"
+    done = CliRunner().invoke(app, ["check", f"--junit={path}", "--slo", "chat", "--wrong"])
+    assert (done.exit_code, done.stdout, path.exists()) == (64, "", True)
+    done = CliRunner().invoke(app, ["check", "--json", "--junit", str(tmp_path / "no" / "junit.xml")])
+    assert (done.exit_code, json.loads(done.stdout)["reason"]) == (64, "Missing option '--slo'.")
+
     def interrupted(_ask, _wait_s, *, keep, tell):
         keep(_answer(**{"bad share": "not decided", "P99 TTFT": "not decided"}))
         raise KeyboardInterrupt

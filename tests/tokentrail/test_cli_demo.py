@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tokentrail.cli import demo, live, result
+from tokentrail.cli.day import show
 from tokentrail.cli.demo import Limit, answered_lately, workload
 from tokentrail.cli.processes import ProcessFailed
 from tokentrail.cli.result import _settled_rows, report, verify
@@ -43,6 +44,20 @@ def test_a_demo_has_its_model_before_its_engine_starts(status, started, monkeypa
     with contextlib.suppress(ProcessFailed) if status else contextlib.nullcontext():
         demo._start(Console(quiet=True), Fake(tmp_path, tmp_path / "slos.yaml"))
     assert done == started
+
+
+@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("end", [KeyboardInterrupt, ProcessFailed])
+def test_a_day_is_opened_again_when_it_was_made(made, end, monkeypatch, tmp_path):
+    def stopped(*_):
+        raise end
+
+    monkeypatch.setattr(Stack, "collector", stopped)
+    monkeypatch.setattr(show, "_fill", (lambda *_: []) if made else stopped)
+    told = io.StringIO()
+    with contextlib.suppress(ProcessFailed):
+        show.run(Console(file=told), seconds=None, home=tmp_path / "home", slos=None, seed=7, ports={})
+    assert ("up --data-dir" in told.getvalue()) is made
 
 
 def test_the_demo_load_has_a_cold_start_and_bursts():

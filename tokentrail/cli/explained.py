@@ -255,11 +255,8 @@ def _sure(answer: Json) -> Iterator[str]:
 def _law(answer: Json) -> str:
     known = [one for one in answer["models"] if one["sigma"] is not None]
     if not known:
-        return (
-            ", by a law of their own time or of a sister process"
-            if any(one["level"] == "steps" for one in answer["levels"])
-            else ""
-        )
+        is_stepwise = any(one["level"] == "steps" for one in answer["levels"])
+        return ", by a law of their own time or of a sister process" if is_stepwise else ""
     least_sure = max(known, key=lambda one: one["sigma"])
     of = f"by a law of {_span(answer, least_sure)}"
     if len(known) > 1:

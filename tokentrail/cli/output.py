@@ -6,7 +6,9 @@ import json
 import re
 import shutil
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -39,15 +41,16 @@ class TakesLine(TyperCommand):
 
 
 class WrongUse(TakesLine):
-    """A command whose wrong options end it with `USAGE`."""
+    """A gate whose wrong options end it with `USAGE`, and are the reason of its JSON and of JUnit's XML."""
 
-    def make_context(self, *args: Any, **extra: Any) -> Any:
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
         """The context of a call. Raises typer's error of a wrong option, which has an exit status."""
+        given = [*args]
         try:
-            return super().make_context(*args, **extra)
+            return super().make_context(info_name, args, *more, **extra)
         except Exception as error:
             if getattr(error, "exit_code", None) == _OF_TYPER:
-                vars(error)["exit_code"] = USAGE
+                _answer(error, _given(given, "--slo"), _given(given, "--junit"), "--json" in given)
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -55,8 +58,28 @@ class WrongUse(TakesLine):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            vars(error)["exit_code"] = USAGE
+            of = ctx.params
+            _answer(error, of["slo"], of["junit"], as_json=of["as_json"])
             raise
+
+
+def _given(arguments: Sequence[str], option: str) -> str:
+    """The value of an option, as `--junit FILE` or `--junit=FILE`; empty without it."""
+    of_option = [next_ for name, next_ in pairwise(arguments) if name == option]
+    return next(iter([*of_option, *(one[len(option) + 1 :] for one in arguments if one.startswith(f"{option}="))]), "")
+
+
+def _answer(error: Any, slo: str, junit: str | Path | None, as_json: bool) -> None:
+    """Write what stands in place of an answer. A file that cannot be written is no second error."""
+    from tokentrail.cli.check import no_answer, write_junit
+
+    vars(error)["exit_code"] = USAGE
+    answer = no_answer(slo, error.format_message())
+    if junit:
+        with suppress(OSError):
+            write_junit(Path(junit), answer)
+    if as_json:
+        print_json(answer)
 
 
 UNWRAPPED = 1_000_000

@@ -127,6 +127,28 @@ def test_a_page_of_the_last_minutes_stays_where_a_ticket_alone_fires_at_this_sec
     assert told(burns()) == [("14:00", "", "ticket", True), ("09:55", "10:00", "page", False)]
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_page_that_was_over_before_a_minute_ended_has_an_incident(lost, burns, rows, clock):
+    """All are bad from 0:30 to 1:30, after a quiet hour: at most half of those of each whole minute."""
+    began = NOW - 3 * HOUR
+    rows.requests(traffic(NOW - 20 * HOUR, NOW - 4 * HOUR, 4000))
+    rows.requests(traffic(began, began + 30 * SECOND, 14))
+    if not lost:
+        rows.requests(traffic(began + 30 * SECOND, began + 90 * SECOND, 20, bad=1))
+    for given_up in range(began + 30 * SECOND, began + 90 * SECOND, 3 * SECOND) if lost else ():
+        rows.open(start=given_up - 90 * SECOND, seen=given_up - 30 * SECOND, slo_class="chat")
+    rows.requests(traffic(began + 90 * SECOND, began + 240 * SECOND, 100))
+    clock.now = began + 90 * SECOND
+    (paged,) = burns()
+    assert (paged["firing"], paged["severity"], paged["rule"]) == (True, "page", "page-outage")
+    clock.now = NOW
+    (burn,) = burns()
+    assert (burn["severity"], burn["rule"], burn["firing"]) == ("page", "page-outage", False)
+    assert burn["requests_affected"] == 20
+    assert burn["start"] == "2026-11-21T07:00:30Z"
+    assert {listed["parameters"].get("status") for listed in burn["requests"]} == {"lost" if lost else None}
+
+
 def test_sampled_requests_burn_by_their_weight_and_count_once_each(burns, rows):
     rows.requests(traffic(NOW - 20 * HOUR, NOW, 1200, weight=10.0))
     rows.requests(traffic(NOW - 16 * HOUR, NOW - 16 * HOUR + 9 * MINUTE, 30, bad=1, weight=2.5))

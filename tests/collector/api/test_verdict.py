@@ -184,12 +184,14 @@ class TestBroken:
         answer = api("verdict")
         assert answer["who"] == "98.9 % of the bad requests are of variant v2 (of the good 0.99 %)."
 
-    def test_who_is_told_of_all_hours_of_a_burn_as_why_is(self, rows, api):
+    def test_who_is_told_of_all_hours_of_a_burn_or_of_the_last_one_of_very_many(self, rows, api, monkeypatch):
         store(rows, chats(300, variant="v1"), ago=5 * 3600)
         store(rows, slow(64, variant="kv"), ago=3 * 3600)
         for ago in range(100, 3 * 3600, 600):
             store(rows, slow(2, variant="v1"), ago=ago)
         assert api("verdict")["who"] == "64 % of the bad requests are of variant kv (of the good 0 %)."
+        monkeypatch.setattr("collector.incidents.hit._MOST_REQUESTS", 50)
+        assert api("verdict", end=NOW / SECOND + 60)["who"] is None
 
     def test_the_worst_of_several_is_told_and_the_others_are_named(self, rows, boxed):
         store(rows, [*chats(20), *slow(80, status="error")], ago=100)
@@ -386,3 +388,14 @@ class TestOfEachTenant:
         of_small = [one for box in boxes for one in (box, *box["inside"]) if one["tenant"] == "small"]
         assert [one["kind"] for one in of_small] == ["slo_burn"]
         assert of_small[0] in boxes, "2 of its 14 bad requests hang"
+
+    def test_an_slo_with_one_tenant_is_told_of_that_tenant(self, rows, boxed):
+        store(rows, [*chats(6, tenant="only"), *slow(40, tenant="only")], ago=20)
+        answer = boxed()
+        assert (answer["slo"], answer["tenant"]) == ("each", "only")
+
+    def test_an_slo_that_is_broken_to_all_is_told_before_its_tenants(self, rows, boxed):
+        store(rows, [*chats(20, tenant="a"), *slow(40, tenant="a")], ago=50)
+        store(rows, [*chats(30, tenant="b"), *slow(20, tenant="b")], ago=20)
+        answer = boxed()
+        assert (answer["slo"], answer["tenant"]) == ("each", None)

@@ -1,14 +1,16 @@
 """`/check`: a gate that says good, worse or not decided, and errs as rarely when it is asked all the time."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from collector.compare.chance import Sample
 from collector.compare.check import overall
-from collector.compare.evidence import Share, against_latency, against_objective, against_share, evidence
+from collector.compare.evidence import Share, against_latency, against_objective, against_share, drifts, evidence
 from collector.compare.ran import Ran
+from collector.compare.sides import bad_samples
 from collector.compare.wandering import BLOCKS
 from tests.collector.rows import NOW, SECOND
 
@@ -111,7 +113,23 @@ def test_good_needs_requests_of_both_sides_in_one_time_and_for_long_enough(check
     assert "800 and 1\u202f600 judged requests" in got["reason"]
     assert got["warnings"] == ["the sides ran at different times, so what else changed in time counts too"]
     assert 1400 <= got["seen_s"] <= 1500
-    assert against_share(None, Share(0, 3000), 0.05, 0.2, 1).verdict == "not decided", "one request is no other side"
+    assert against_share([], Share(0, 3000), 0.05, 0.2, 1).verdict == "not decided", "one request is no other side"
+
+
+def test_a_side_that_has_just_begun_is_compared_with_a_minute_of_the_other_one(api, check, rows):
+    rows.requests(_requests(600, 0, variant="old"))
+    rows.request(ended=NOW - 300 * SECOND, variant="new", slo_class="chat")
+    got = check(variant="new", against__variant="old")
+    assert (got["verdict"], got["empty"], got["requests"]["total"]) == ("not decided", None, 1)
+    assert "1 and 60 judged requests" in got["reason"]
+    rows.clear()
+    rows.requests([r for r in _requests(600, 0, variant="old") if not 200 < (NOW - r["ended"]) / SECOND < 400])
+    rows.request(ended=NOW - 300 * SECOND, variant="new", slo_class="chat")
+    for asked in ({"variant": "new", "against__variant": "old"}, {"variant": "old", "against__variant": "new"}):
+        got = check(**asked)
+        assert (got["empty"], "no request has" in got["reason"]) == ("old", False), "it has others at other times"
+    notes = api("compare", **{"a.variant": "old", "b.variant": "new"})["warnings"]
+    assert [note[:24] for note in notes] == ["both sides are of the ti", "old has no request that "]
 
 
 def test_two_sides_are_seen_where_both_ran_without_a_pause():
@@ -121,6 +139,40 @@ def test_two_sides_are_seen_where_both_ran_without_a_pause():
     assert b.stretches() == [(5, 61)]
     assert a.seen_s(b) == b.seen_s(a) == (20 + 9) * 60
     assert (a.seen_s(), a.seen_s(ran()), ran(3).seen_s()) == (34 * 60, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("known", "verdict", "against", "told"),
+    [
+        (0, "not decided", "not decided", "99 %"),  # but for those that missed a threshold, which are known to be bad
+        (800, "not decided", "not decided", "59.4 %"),
+        (1996, "good", "good", None),  # so few that it does not matter how they ended
+    ],
+)
+def test_requests_of_which_nobody_tells_how_they_ended_are_neither_good_nor_bad(
+    known, verdict, against, told, api, check, rows
+):
+    """The judged ones among them are bad alone, so a source that tells no status would look worse than it is."""
+    silent = [r if i < known else {**r, "status": "unknown"} for i, r in enumerate(_requests(2000, 20, variant="new"))]
+    rows.requests([*_requests(2000, 20, variant="old"), *silent])
+    alone, beside = check(variant="new"), check(variant="new", against__variant="old", quantile=0.9)
+    assert (alone["verdict"], beside["verdict"]) == (verdict, against)
+    compared = api("compare", **{"a.variant": "old", "b.variant": "new"})
+    assert compared["kind"] not in {"worse", "mixed"}
+    assert compared["attainment"]["low"] < 0 < compared["attainment"]["high"]
+    notes = [] if told is None else [f"nobody tells whether {told} of the requests of new were good or bad"]
+    for answer in (alone, beside, compared):
+        assert [note for note in answer["warnings"] if note.startswith("nobody")] == notes
+    rows.requests([{**r, "status": "error"} for r in _requests(9000, 0, variant="new")])
+    assert check(variant="new")["verdict"] == check(variant="new", against__variant="old")["verdict"] == "worse"
+
+
+def test_undetermined_requests_of_the_other_side_may_have_been_bad(check, rows):
+    rows.requests([{**r, "status": "unknown"} if i % 2 else r for i, r in enumerate(_requests(2000, 0, variant="old"))])
+    rows.requests(_requests(2000, 200, variant="new"))
+    assert check(variant="new", against__variant="old")["numbers"][0]["verdict"] == "not decided"
+    rows.requests([{**r, "status": "error"} for r in _requests(20_000, 0, variant="new")])
+    assert check(variant="new", against__variant="old")["numbers"][0]["verdict"] == "worse", "91 % are more than half"
 
 
 def test_a_time_is_compared_with_an_earlier_one(check, rows):
@@ -174,6 +226,33 @@ def test_a_gate_that_is_asked_each_minute_rarely_convicts_the_innocent_and_finds
     assert ended[1.5] >= 27
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "slower", "together", "verdict"),
+    [
+        (1.0, 1.8, 1.0, False, False),  # B ran after A, and all became slower all the time
+        (1.8, 1.0, 1.0, False, False),
+        (1.0, 1.0, 1.5, False, True),  # B is slower, from its first request on
+        (1.0, 1.8, 1.5, True, True),  # at one time, both became slower alike
+    ],
+)
+def test_what_drifts_is_no_release_where_the_sides_ran_at_other_times(first, last, slower, together, verdict):
+    rng, n = np.random.default_rng(9), 3000
+    half, blocks = np.linspace(0, 1, n), np.arange(n) * BLOCKS // n
+    of_a, of_b = (half, half) if together else (half / 2, 0.5 + half / 2)
+    a, b = (rng.lognormal(0, 0.4, n) * (first + (last - first) * when) * by for when, by in ((of_a, 1), (of_b, slower)))
+    pair = tuple(
+        Sample(values, np.ones(n), np.ones((1, n)), blocks + (0 if together else BLOCKS * place), seconds=5400.0)
+        for place, values in enumerate((a, b))
+    )
+    drifting = drifts([pair])
+    assert drifting == (not together and first != last)
+    told = against_latency("P99 TTFT", pair, 0.99, 0.2, 5, drifts=drifting)
+    assert told.verdict == ("worse" if verdict else "not decided")
+    bad = tuple(replace(side, values=(side.values > 3.0) * 1.0) for side in pair)
+    shares = against_share([bad], Share(30, n), 0.05, 0.2, 5, drifts=drifting)
+    assert shares.verdict == ("worse" if verdict else "not decided")
+
+
 def test_the_same_latencies_are_good_once_there_are_enough():
     rng = np.random.default_rng(4)
     pair = tuple(
@@ -193,14 +272,14 @@ def test_a_share_that_is_larger_than_the_other_sides_is_worse_even_within_the_ob
         of = [np.arange(10_000) % (10_000 // max(bad, 1)) < (bad > 0) for bad in (bad_of_a, bad_of_b)]
         blocks = np.arange(10_000) * BLOCKS // 10_000
         pair = tuple(Sample(bad * 1.0, np.ones(10_000), np.ones((1, 10_000)), blocks) for bad in of)
-        return against_share(pair, Share(bad_of_b, 10_000), budget, 0.2, 1)
+        return against_share([pair], Share(bad_of_b, 10_000), budget, 0.2, 1)
 
     assert judged(10, 100, 0.05).verdict == "worse"
     assert judged(10, 10, 0.05).verdict == "good"
     assert judged(10, 10, 0.0001).verdict == "not decided"
     assert judged(5000, 2000, 0.0001).verdict == "good"
     assert judged(2000, 2000, 0.0001).verdict == "good"
-    assert against_share(None, Share(0, 0), 0.05, 0.2, 1).verdict == "not decided"
+    assert against_share([], Share(0, 0), 0.05, 0.2, 1).verdict == "not decided"
 
 
 def test_one_worse_number_is_worse_and_only_all_good_ones_are_good():
@@ -254,3 +333,14 @@ def test_a_release_that_is_half_as_slow_again_is_told_by_its_first_thousand_requ
         ]  # fmt: skip
         told.append([against_latency("P99 TTFT", (a, b), 0.99, 0.2, 5).verdict == "worse" for a, b in pairs])
     assert (sum(told[0]), sum(told[1])) == (0, 10)
+
+
+def test_undetermined_requests_of_both_sides_are_supposed_to_be_the_opposite():
+    n = 400
+    open_ = (np.arange(n) % 2).astype(float)
+    side = {
+        "bad": np.where(open_ == 1, np.nan, 0.0), "undetermined": open_, "slos": np.zeros(n), "weight": np.ones(n),
+        "input": np.full(n, 9.0), "cached": np.zeros(n), "end": np.arange(n) * 1.0,
+    }  # fmt: skip
+    shares = [[float(one.values.mean()) for one in pair] for pair in bad_samples(side, side)]
+    assert shares == [[0.0, 0.0], [0.0, 0.5], [0.5, 0.0]]

@@ -171,6 +171,15 @@ def test_before_and_after_are_times_of_one_service(compare, rows):
     assert got["a"]["running"] == pytest.approx(1500 * 2.15 / 602, rel=0.05)
 
 
+@pytest.mark.parametrize("at", ["-2h", "2026-11-21T08:00:00Z"])
+def test_both_sides_of_a_moment_begin_and_end_there(at, compare, rows):
+    rows.requests(_requests(np.random.default_rng(4), 600, first=NOW - 9000 * SECOND, span=6000 * SECOND))
+    got = compare(at=at, span="10m")
+    windows = [(got[side]["window"]["start"][11:16], got[side]["window"]["end"][11:16]) for side in "ab"]
+    assert windows == [("07:50", "08:00"), ("08:00", "08:10")]
+    assert sum(got[side]["requests"]["total"] for side in "ab") == pytest.approx(120, abs=20)
+
+
 def test_a_rate_is_over_the_time_in_which_a_side_ran(compare, rows):
     rng = np.random.default_rng(5)
     early = _requests(rng, 200, variant="old", first=NOW - 7200 * SECOND, span=300 * SECOND)
@@ -214,6 +223,18 @@ def test_sampled_requests_count_by_their_weight(compare, rows):
     assert got["attainment"]["low"] < of_all.low < of_all.high < got["attainment"]["high"], "some tell no more than all"
 
 
+def test_requests_that_stand_for_none_are_not_compared(compare, rows):
+    """Their sender kept them to look at, and not to count."""
+    rng = np.random.default_rng(7)
+    kept = _requests(rng, 300, variant="new", weight=0.0, slower=9.0)
+    rows.requests([*_requests(rng, 300, variant="old"), *kept])
+    got = compare(a__variant="old", b__variant="new")
+    assert (got["kind"], got["ratios"], got["b"]["requests"]["total"]) == ("not decided", {}, 0)
+    rows.requests(_requests(rng, 300, variant="new"))
+    got = compare(a__variant="old", b__variant="new")
+    assert got["ratios"]["ttft"]["p50"]["low"] < 1 < got["ratios"]["ttft"]["p50"]["high"]
+
+
 def test_a_side_without_requests_is_not_decided_and_an_unknown_value_is_no_zero(compare, rows):
     rng = np.random.default_rng(8)
     rows.requests([*_requests(rng, 50, variant="old", input_tokens=None, cached_tokens=None, output_tokens=None)])
@@ -227,6 +248,22 @@ def test_a_side_without_requests_is_not_decided_and_an_unknown_value_is_no_zero(
     half = compare(a__variant="old", b__variant="new")
     assert "one side does not tell its prompt tokens, so requests are not compared by them" in half["warnings"]
     assert half["mix"]["input"]["a"] is None
+
+
+def test_sides_that_other_slos_judge_have_no_difference_of_attainment(compare, rows):
+    """The promise to `batch` is one that all keep, and that to `chat` one that a part of the same requests misses."""
+    rng = np.random.default_rng(12)
+    rows.requests([*_requests(rng, 2000, variant="old", slower=1.6), *_requests(rng, 2000, variant="new", slower=1.6)])
+    both = compare(a__variant="old", b__variant="new")
+    assert both["attainment"]["low"] < 0 < both["attainment"]["high"]
+    rows.requests(_requests(rng, 2000, variant="batch", slower=1.6, slo_class="batch"))
+    got = compare(a__variant="old", b__variant="batch")
+    assert got["a"]["attainment"] < 0.96 < got["b"]["attainment"] == 1
+    assert (got["attainment"], got["kind"]) == (None, "not decided")
+    assert "other SLOs judge the requests of old than those of batch, so attainment is not compared" in got["warnings"]
+    rows.requests(_requests(rng, 400, variant="batch", slower=9.0))
+    part = compare(a__variant="old", b__variant="batch")
+    assert part["attainment"]["high"] < -0.3, "of those that one SLO judges, most are bad"
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def why(rows, api):
         ([ERROR] * 15 + [ERROR | {"error_type": "a" * 60}] * 5,
          f"All ended with an error: 500 (75 %), {'a' * 39}… (25 %)."),
         ([ERROR | {"error_type": ""}] * 20, "All ended with an error of no name."),
+        ([ERROR | {"ttft_ns": 900 * MS}] * 20, "All ended with the error 500."),
         ([ERROR] * 15 + [LATE] * 5, f"75 % ended with the error 500. {ALL_SLOW.replace('All', '25 %')}"),
         ([LATE] * 20, f"{ALL_SLOW} {NOT_YET}"),
         ([LATE | {"ttft_ns": 900 * MS}] * 15 + [LATE] * 5,
@@ -48,7 +49,7 @@ def test_the_verdict_begins_with_the_error_or_the_threshold(why, requests, text)
 
 
 def test_requests_of_another_slo_or_time_or_good_ones_say_nothing(why):
-    others = [ERROR | {"slo_class": "other"}, ERROR | {"ended": NOW - 7200 * SECOND}, GOOD | {"tpot_ns": 99.0 * MS}]
+    others = [ERROR | {"slo_class": "other"}, ERROR | {"ended": NOW - 7 * 3600 * SECOND}, GOOD | {"tpot_ns": 99.0 * MS}]
     assert why(*[LATE] * 20, *others, good=0).startswith("All missed TPOT: 112 ms")
 
 
@@ -84,3 +85,5 @@ def test_what_is_unexplained_is_no_cause():
     (phases,) = [LevelOut(level="phases", requests=2, engines=[], reasons=[], more="Record steps.")]
     assert wrong.with_levels(None, [phases], more) == f"It was so. {CAUSE_UNKNOWN} Record steps."
     assert wrong.with_levels(None, [phases.model_copy(update={"more": ""})], more).endswith(more)
+    few = phases.model_copy(update={"requests": 1, "more": "Record less."})
+    assert wrong.with_levels(None, [few, phases], more).endswith("Record steps."), "what most of them lack"

@@ -45,11 +45,13 @@ def run(
     with owned(home, command="demo", empty=True) as folder:
         shutil.copyfile(slos or parts.folder() / "alerts" / "slos.day.yaml", folder / "slos.yaml")
         stack = Stack(home=folder, slos=folder / "slos.yaml", addresses=choose_addresses(ports), named=ports)
+        made = False
         try:
             with contextlib.suppress(KeyboardInterrupt):
                 with progress(console, "making a day of requests, tokens and steps, and finding its causes"):
                     outlet = Outlet()
                     hanging = _fill(folder, outlet, Day(now_ns(), seed))
+                made = True
                 with progress(console, "starting the collector"):
                     stack.collector(folder / "collector")
                 outlet.to_collector(stack.urls["OTLP/HTTP"])
@@ -60,7 +62,8 @@ def run(
                 _stay(stack, hanging, seconds)
         finally:
             stack.stop(lambda line: console.print(f"[dim]{line}[/]"))
-            console.print(f"Open this recording again: {own_name()} up --data-dir {folder}", soft_wrap=True)
+            if made:
+                console.print(f"Open this recording again: {own_name()} up --data-dir {folder}", soft_wrap=True)
 
 
 def _fill(home: Path, outlet: Outlet, day: Day) -> Sequence[Trail]:
