@@ -134,6 +134,33 @@ def test_parts_of_the_traffic_with_another_verdict_are_named_whether_their_mix_d
     assert any(note.startswith("the mix of tenant differs") for note in got["warnings"]) == (shares[0] != shares[1])
 
 
+def test_a_mix_is_of_what_both_sides_have_and_differs_by_more_than_chance(compare, rows):
+    """Each is of another tenant, and of another region or told on one side alone, which is no mix."""
+    rng = np.random.default_rng(32)
+    for variant, heavy, slower, labels in (
+        ("old", 212, 1.0, {"region": "eu"}),
+        ("new", 188, 2.0, {"region": "us", "beta": "1"}),
+    ):
+        for tenant, n in (("heavy", heavy), ("light", 400 - heavy)):
+            for told in (labels, {"region": labels["region"]}):
+                some = _requests(rng, n // 2, variant=variant, tenant=tenant, labels=told, slower=slower)
+                rows.requests(some)
+    got = compare(a__variant="old", b__variant="new")
+    assert got["verdict"].endswith("prompt tokens, cached tokens, output tokens and tenant")
+    assert not [note for note in got["warnings"] if note.startswith("the mix of")], "53 and 47 % of 400 are by chance"
+
+
+def test_requests_of_one_tenant_go_together_where_there_are_many_tenants(compare, rows):
+    """Each tenant has a pace of its own: 600 requests of twelve tell as much as twelve, and not 3 times as much."""
+    rng = np.random.default_rng(33)
+    for variant in ("old", "new"):
+        for tenant in range(12):
+            slower = rng.lognormal(0, 1.0)
+            rows.requests(_requests(rng, 50, variant=variant, tenant=f"t{tenant}", slower=slower))
+    interval = compare(a__variant="old", b__variant="new")["ratios"]["ttft"]["p50"]
+    assert np.log(interval["high"] / interval["low"]) > 0.6
+
+
 def test_few_requests_decide_nothing_and_say_how_many_would(compare, rows):
     rng = np.random.default_rng(3)
     rows.requests([*_requests(rng, 150, variant="old"), *_requests(rng, 150, variant="new")])
