@@ -86,9 +86,11 @@ def hit(reader: Reader, window: Window, vantage: Sequence[str], slo: Slo, burn: 
 
 def _recent(reader: Reader, window: Window, since_ns: int) -> Window:
     """The time of a burn that is looked at: as much as its top cause is of, or an hour of very many requests."""
-    longest = replace(window, start_ns=max(since_ns, window.end_ns - MOST_BACK_NS))
-    n = reader.queries.count("requests", "ended_in_window", longest.filter, **longest.bounds)
-    return longest if n <= _MOST_REQUESTS else replace(window, start_ns=max(since_ns, window.end_ns - HOUR_NS))
+    recent, hour_ns = replace(window, start_ns=max(since_ns, window.end_ns - MOST_BACK_NS)), window.end_ns - HOUR_NS
+    if recent.start_ns >= hour_ns:
+        return recent
+    n = reader.queries.count("requests", "ended_in_window", recent.filter, **recent.bounds)
+    return recent if n <= _MOST_REQUESTS else replace(recent, start_ns=hour_ns)
 
 
 def _who(reader: Reader, recent: Window, slo: Slo) -> str | None:

@@ -198,12 +198,13 @@ def _looked_at_in(reader: Reader, window: Window, burns: Sequence[Burning]) -> l
     for number, one in enumerate(burns):
         outcomes, end_ns = judged.outcomes(number), known.rows["end_ns"]
         of_burn = outcomes.bad[cell] & (end_ns >= one.since_ns) & (end_ns < one.until_ns)
-        bad, failed = (_told(known.at(np.flatnonzero(of))) for of in (of_burn, of_burn & outcomes.failed[cell]))
-        blamed = None
+        is_bad = of_burn & (known.rows["level"] >= _AT_ALL)
+        bad, blamed = known.at(np.flatnonzero(is_bad)), None
         if bad.n and bad.rows["weight"].sum() >= one.not_ended:
             models, good_of = np.unique(bad.rows["model"]), partial(_good, number)
             good, _ = good_ones(read, window, told, cells, good_of, models)
-            blamed = _cause_of(bad, good, round(float(failed.rows["weight"].sum())))
+            failed = round(float(known.rows["weight"][is_bad & outcomes.failed[cell]].sum()))
+            blamed = _cause_of(bad, good, failed)
         found.append(_LookedAt(blamed and _with_slower(reader, window, blamed), bool(bad.n), bool(of_burn.any())))
     return found
 
